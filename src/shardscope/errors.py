@@ -1,0 +1,62 @@
+"""Every error a user can cause, as one tree.
+
+    ShardscopeError
+    ├── ConfigError          a key, value or combination in the configuration
+    ├── MeasurementError     a benchmark that could not be launched or recorded
+    ├── TraceError           a trace that cannot be analysed soundly
+    │   ├── DamagedTrace     bytes are lost or mixed: position and file are named
+    │   ├── EmptyTrace       nothing timed is in the file
+    │   └── RankError        which rank a file belongs to is unknown or contradictory
+    └── ResultError          a stage's output that is missing, malformed or does not add up
+
+Each message is one line that says what is wrong, where, and what to do about it. The command line and the workflow
+bridges print it and exit with status 2; nothing else about it is shown.
+"""
+
+__all__ = [
+    "ConfigError",
+    "DamagedTrace",
+    "EmptyTrace",
+    "MeasurementError",
+    "RankError",
+    "ResultError",
+    "ShardscopeError",
+    "TraceError",
+]
+
+
+class ShardscopeError(Exception):
+    """Base of all errors that are reported as one line."""
+
+    def __str__(self) -> str:
+        # Messages may quote hostile text (file names, event names): one line, no control characters.
+        text = " ".join(super().__str__().split())
+        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+class ConfigError(ShardscopeError):
+    """The configuration cannot be used as it is."""
+
+
+class MeasurementError(ShardscopeError):
+    """A benchmark could not be launched or recorded."""
+
+
+class TraceError(ShardscopeError):
+    """A trace cannot be analysed soundly."""
+
+
+class DamagedTrace(TraceError):
+    """Part of a trace is missing or two writers share one file."""
+
+
+class EmptyTrace(TraceError):
+    """A file holds no timed events."""
+
+
+class RankError(TraceError):
+    """The rank of a file is unknown, or several files claim the same one."""
+
+
+class ResultError(ShardscopeError):
+    """A result of an earlier stage is missing, malformed or inconsistent."""

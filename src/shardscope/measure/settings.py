@@ -1,0 +1,27 @@
+"""How to measure: the `measure` section of the configuration. Torch-free."""
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["MeasureSettings"]
+
+
+class MeasureSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Raises ValueError for values that cannot give a result."""
+
+    world_size: int | Literal["auto"] = "auto"  # resolved inside the job, so it never triggers reruns
+    triples: int = 25  # A B A' steps
+    warmup_steps: int = 3
+    requests: int = 30  # request latency samples
+    loss_steps: int = 16  # K: losses compared with `single`
+    profiled_steps: int = 3
+    timeout_s: int = 900  # a whole job
+
+    def __post_init__(self) -> None:
+        if self.world_size != "auto" and self.world_size < 1:
+            raise ValueError(f"measure.world_size must be auto or at least 1, not {self.world_size}")
+        for field, least in (("triples", 3), ("warmup_steps", 1), ("requests", 3), ("loss_steps", 4),
+                             ("profiled_steps", 1), ("timeout_s", 10)):
+            if getattr(self, field) < least:
+                raise ValueError(f"measure.{field} must be at least {least}, not {getattr(self, field)}")

@@ -1,0 +1,55 @@
+"""The one spec of everything that a comparison holds fixed (sizes, data, batch, optimizer, seed). Torch-free."""
+
+import msgspec
+
+__all__ = ["WorkloadSpec"]
+
+
+class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A decoder-only transformer trained on bytes of text.
+
+    Every strategy processes the same `micro_batches` micro-batches of `global_batch / micro_batches` samples per step:
+    pipelines stream them, tensor parallelism accumulates over them, data-parallel ranks take 1/n of each.
+    Raises ValueError for sizes that cannot work together.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    sequence_length: int
+    global_batch: int  # samples per step, all ranks together
+    micro_batches: int  # per step (m)
+    vocabulary: int = 256  # bytes
+    mlp_ratio: int = 4
+    dtype: str = "float32"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    seed: int = 1234
+    data: str | None = None  # a text file; None: the Python standard library's sources
+
+    def __post_init__(self) -> None:
+        for field in ("layers", "hidden", "heads", "sequence_length", "global_batch", "micro_batches", "mlp_ratio"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"workload {self.name}: {field} must be at least 1, not {getattr(self, field)}")
+        if self.hidden % self.heads:
+            raise ValueError(f"workload {self.name}: hidden {self.hidden} is not a multiple of heads {self.heads}")
+        if self.global_batch % self.micro_batches:
+            raise ValueError(
+                f"workload {self.name}: global_batch {self.global_batch} is not a multiple of "
+                f"micro_batches {self.micro_batches}"
+            )
+        if self.vocabulary < 256:
+            raise ValueError(f"workload {self.name}: vocabulary {self.vocabulary} cannot hold all 256 byte values")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"workload {self.name}: dtype {self.dtype!r} is not one of float32, bfloat16")
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples per micro-batch, all data-parallel ranks together."""
+        return self.global_batch // self.micro_batches
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per training step, all ranks together."""
+        return self.global_batch * self.sequence_length
