@@ -1,0 +1,22 @@
+from snakemake.utils import min_version
+
+min_version("9.1")
+
+
+configfile: "config/config.yaml"
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/attribution.smk"
+include: "workflow/rules/selection.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "reports/summary.md",

@@ -1,0 +1,13 @@
+"""Render the summaries, the evidence and the figures."""
+
+from pathlib import Path
+
+from shardscope.bridge import reporting_to
+from shardscope.report.api import render
+
+with reporting_to(snakemake.log[0]):
+    render(
+        [Path(path) for path in snakemake.input.decisions],
+        [Path(path) for path in snakemake.input.attributions],
+        Path(snakemake.output.summary).parent,
+    )
