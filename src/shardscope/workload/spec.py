@@ -23,7 +23,7 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     vocabulary: int = 256  # bytes
     mlp_ratio: int = 4
     dtype: str = "float32"
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-4  # at 1e-3 rounding alone drives correct losses 1e-5 apart within 16 steps
     weight_decay: float = 0.01
     seed: int = 1234
     data: str | None = None  # a text file; None: the Python standard library's sources
