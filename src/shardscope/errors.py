@@ -13,6 +13,9 @@ Each message is one line that says what is wrong, where, and what to do about it
 bridges print it and exit with status 2; nothing else about it is shown.
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "ConfigError",
     "DamagedTrace",
@@ -22,7 +25,14 @@ __all__ = [
     "ResultError",
     "ShardscopeError",
     "TraceError",
+    "did_you_mean",
 ]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """' (did you mean …?)' with the closest known word, or nothing: the end of a message about an unknown word."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 class ShardscopeError(Exception):

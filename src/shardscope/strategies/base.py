@@ -29,14 +29,17 @@ class BuildContext:
 class Trainer(Protocol):
     """One model under one strategy. Every method is called on all ranks together, in the same order."""
 
-    def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
+    def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
         """All micro-batches of one step. inputs, targets: int64 [global_batch, sequence_length], the same on all ranks.
 
-        Returns the mean loss of the global batch, the same on every rank; gradients are complete afterwards.
+        Clears the gradients of the step before first. Gradients are complete afterwards. Returns the mean loss of the
+        global batch, the same on every rank. Where a rank does not know it, sharing it takes one small collective,
+        which training needs only when it logs and which the plan leaves out: timed and profiled steps pass
+        share_loss=False and get this rank's own view (NaN where it has none).
         """
 
     def optimizer_step(self) -> None:
-        """Apply the optimizer and clear the gradients."""
+        """Apply the optimizer. Gradients stay in place until the next forward_backward, so state() shows them."""
 
     def request(self, inputs: torch.Tensor) -> None:
         """Forward one sample, int64 [1, sequence_length], no gradient, from input to output (latency)."""
@@ -61,6 +64,7 @@ class Strategy(Protocol):
     display_name: str
     shards: tuple[str, ...]
     defaults: Mapping[str, Any]  # parameters and their default values
+    memory_formula: str  # state bytes per parameter and rank, in words a table can show
 
     def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
         """Why this strategy cannot run here, or None."""
