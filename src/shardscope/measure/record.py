@@ -29,6 +29,7 @@ __all__ = [
     "StrategyRecord",
     "Timing",
     "TraceFile",
+    "failed_attempts",
     "load_run",
 ]
 
@@ -40,7 +41,7 @@ class _Record(msgspec.Struct, kw_only=True, frozen=True):
     pass
 
 
-class StrategyRecord(_Record):
+class StrategyRecord(_Record, kw_only=True, frozen=True):
     """Which strategy ran, under which parameters (bucket cap, reshard_after_forward, …)."""
 
     name: str
@@ -49,7 +50,7 @@ class StrategyRecord(_Record):
     parameters: dict[str, Any]
 
 
-class ExpectedCollective(_Record):
+class ExpectedCollective(_Record, kw_only=True, frozen=True):
     """One line of the plan: `count` calls per training step in which every rank of `group` takes part.
 
     `bytes` is the sum over the calls of S: the buffer for all-reduce and broadcast, the whole array for all-gather and
@@ -65,7 +66,7 @@ class ExpectedCollective(_Record):
     what: str
 
 
-class RankState(_Record):
+class RankState(_Record, kw_only=True, frozen=True):
     """Bytes the plan gives one rank at the end of a step."""
 
     rank: int
@@ -74,7 +75,7 @@ class RankState(_Record):
     optimizer_bytes: int
 
 
-class Plan(_Record):
+class Plan(_Record, kw_only=True, frozen=True):
     """What the strategy must hold and communicate, computed before the run from shapes alone."""
 
     parameter_count: int
@@ -82,9 +83,10 @@ class Plan(_Record):
     collectives: tuple[ExpectedCollective, ...]
     stages: tuple[tuple[int, ...], ...] = ()  # pipeline: ranks in stage order, one tuple per pipeline
     bubble_fraction: float | None = None  # closed form for pipelines
+    activation_bytes: tuple[int, ...] = ()  # per rank, in flight at the peak: a formula, not state (workload.shapes)
 
 
-class CommunicationCall(_Record):
+class CommunicationCall(_Record, kw_only=True, frozen=True):
     """One c10d call of a profiled step on one rank, in issue order (the sidecar of the trace)."""
 
     step: int  # number in ProfilerStep#N
@@ -98,7 +100,7 @@ class CommunicationCall(_Record):
     tag: int | None = None
 
 
-class Environment(_Record):
+class Environment(_Record, kw_only=True, frozen=True):
     """Facts about the machine and software that the numbers depend on."""
 
     host: str
@@ -115,7 +117,7 @@ class Environment(_Record):
     oversubscribed: bool  # more ranks than cores: times are no evidence
 
 
-class Timing(_Record):
+class Timing(_Record, kw_only=True, frozen=True):
     """Step times. `triples[i]` = (baseline, candidate, baseline again), each the slowest rank's step in ns.
 
     mode: "alternate" (single steps A B A′), "blocks" (A…A B…B A′…A′ blocks, element-wise), "alone" (the baseline did
@@ -131,14 +133,14 @@ class Timing(_Record):
     matmul_peak_flops_per_s: float | None  # measured here, all ranks together
 
 
-class Latency(_Record):
+class Latency(_Record, kw_only=True, frozen=True):
     """One sample, forward only, no gradient, input to output."""
 
     baseline_ns: tuple[int, ...]  # empty when the baseline did not fit
     candidate_ns: tuple[int, ...]
 
 
-class AllCores(_Record):
+class AllCores(_Record, kw_only=True, frozen=True):
     """`single` only: one process that uses all cores (or one device) the ranks share."""
 
     threads: int
@@ -147,7 +149,7 @@ class AllCores(_Record):
     peak_bytes: int | None
 
 
-class RankMemory(_Record):
+class RankMemory(_Record, kw_only=True, frozen=True):
     """Memory of one rank in its own phase, one model alive. Categories are at the peak instant and add up to it."""
 
     rank: int
@@ -160,7 +162,7 @@ class RankMemory(_Record):
     rss_peak_bytes: int | None
 
 
-class Parity(_Record):
+class Parity(_Record, kw_only=True, frozen=True):
     """Agreement with `single`. Errors are relative, as defined in measure.parity."""
 
     tolerance: float
@@ -171,14 +173,14 @@ class Parity(_Record):
     passed: bool
 
 
-class ProfilerCost(_Record):
+class ProfilerCost(_Record, kw_only=True, frozen=True):
     """Median step with the profiler on and off."""
 
     profiled_step_ns: int
     plain_step_ns: int
 
 
-class TraceFile(_Record):
+class TraceFile(_Record, kw_only=True, frozen=True):
     """A trace of one rank, beside run.json."""
 
     rank: int
@@ -186,7 +188,7 @@ class TraceFile(_Record):
     bytes: int
 
 
-class Failure(_Record):
+class Failure(_Record, kw_only=True, frozen=True):
     """How a run died."""
 
     rank: int | None
@@ -195,7 +197,7 @@ class Failure(_Record):
     log_tail: tuple[str, ...]
 
 
-class RunRecord(_Record):
+class RunRecord(_Record, kw_only=True, frozen=True):
     """The whole of run.json."""
 
     schema: int
@@ -243,3 +245,15 @@ def load_run(folder: Path) -> RunRecord:
     if record.schema != SCHEMA_VERSION:
         raise ResultError(f"{path}: schema {record.schema}, expected {SCHEMA_VERSION}; measure it again")
     return record
+
+
+class _Attempts(msgspec.Struct):
+    failed_attempts: int = 0
+
+
+def failed_attempts(folder: str | Path) -> int:
+    """How often the measurement in `folder` has failed so far; 0 without a readable record. Cheap: skips the rest."""
+    try:
+        return msgspec.json.decode((Path(folder) / RUN_FILE).read_bytes(), type=_Attempts).failed_attempts
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return 0

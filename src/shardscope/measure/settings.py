@@ -21,7 +21,13 @@ class MeasureSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     def __post_init__(self) -> None:
         if self.world_size != "auto" and self.world_size < 1:
             raise ValueError(f"measure.world_size must be auto or at least 1, not {self.world_size}")
-        for field, least in (("triples", 3), ("warmup_steps", 1), ("requests", 3), ("loss_steps", 4),
-                             ("profiled_steps", 1), ("timeout_s", 10)):
+        for field, least in (
+            ("triples", 3),
+            ("warmup_steps", 1),
+            ("requests", 3),
+            ("loss_steps", 4),
+            ("profiled_steps", 1),
+            ("timeout_s", 10),
+        ):
             if getattr(self, field) < least:
                 raise ValueError(f"measure.{field} must be at least {least}, not {getattr(self, field)}")

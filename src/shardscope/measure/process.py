@@ -1,0 +1,170 @@
+"""Start the agent, watch it, make sure nothing of it stays behind. Torch-free."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, TypeVar
+
+import msgspec
+
+from shardscope.measure.environment import oom_kills
+from shardscope.measure.job import (
+    EXITS_FILE,
+    JOB_FILE,
+    Job,
+    RankError,
+    RankExit,
+    RankExits,
+    RankPhase,
+    read_json,
+    write_json,
+)
+
+__all__ = ["Ending", "run_job", "terminable"]
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+_POLL_S = 0.1
+_GRACE_S = 5.0
+_TAIL_LINES = 30
+_PROGRESS = "[shardscope]"
+# torchrun repeats what the record says in fields; USDT lines are probes of the profiler
+_NOISE = ("torch/distributed/elastic", "torch.distributed.elastic", "ChildFailedError", "USDT:")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a launch ended. ok: every rank finished by itself."""
+
+    ok: bool
+    timed_out: bool
+    agent_exit: int
+    exits: tuple[RankExit, ...]
+    errors: tuple[RankError, ...]
+    phases: tuple[RankPhase, ...]
+    killed_for_memory: bool  # the cgroup's oom_kill counter rose meanwhile
+    log_tail: tuple[str, ...]
+
+
+def run_job(job: Job, log: IO[bytes], deadline: float) -> Ending:
+    """Run one launch to its end and report it; `deadline` in time.monotonic() seconds. The folder must exist.
+
+    Output of all ranks goes to `log`; progress lines also to stderr if that is a terminal.
+    """
+    folder = Path(job.folder)
+    write_json(folder / JOB_FILE, job)
+    kills, start = oom_kills(), log.tell()
+    command = [sys.executable, "-W", "ignore", "-m", "shardscope.measure.agent", str(folder), str(os.getpid())]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
+    agent = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+    )
+    timed_out = False
+    try:
+        shown = start
+        while agent.poll() is None:
+            shown = _echo(Path(log.name), shown)
+            if time.monotonic() > deadline:
+                timed_out = True
+                break
+            time.sleep(_POLL_S)
+        _echo(Path(log.name), shown)
+    finally:
+        _end(agent, folder)
+    exits = _read(folder / EXITS_FILE, RankExits)
+    return Ending(
+        ok=agent.returncode == 0 and not timed_out,
+        timed_out=timed_out,
+        agent_exit=agent.returncode,
+        exits=exits.exits if exits is not None else (),
+        errors=tuple(_read_all(folder, "error", RankError)),
+        phases=tuple(_read_all(folder, "phase", RankPhase)),
+        killed_for_memory=oom_kills() > kills,
+        log_tail=_tail(Path(log.name), start),
+    )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that clean-up runs; SIGINT is an exception already."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(agent: "subprocess.Popen[bytes]", folder: Path) -> None:
+    """Stop the agent, which stops its ranks; then whatever is left of either."""
+    if agent.poll() is None:
+        agent.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            agent.wait(_GRACE_S)
+    if agent.poll() is None:
+        agent.kill()
+        agent.wait()
+    # Ranks have sessions of their own. On Linux the kernel ends them with the agent; make sure elsewhere and for good.
+    for phase in _read_all(folder, "phase", RankPhase):
+        if _is_rank(phase.pid, folder):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(phase.pid, signal.SIGKILL)
+
+
+def _is_rank(pid: int, folder: Path) -> bool:
+    """Whether the process is still a rank of the job in `folder` (its number may belong to another by now)."""
+    try:
+        return os.fsencode(folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _read(path: Path, kind: type[RankExits]) -> RankExits | None:
+    try:
+        return read_json(path, kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _read_all(folder: Path, what: str, kind: type[_T]) -> Iterator[_T]:
+    for path in sorted(folder.glob(f"rank*.{what}.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            yield read_json(path, kind)
+
+
+def _echo(path: Path, position: int) -> int:
+    """Show new progress lines on a terminal. Returns the position up to which the log has been read."""
+    if not sys.stderr.isatty():
+        return position
+    with path.open("rb") as stream:
+        stream.seek(position)
+        text = stream.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    for line in whole.decode(errors="replace").splitlines():
+        if line.startswith(_PROGRESS):
+            print(line, file=sys.stderr)
+    return position + len(whole)
+
+
+def _tail(path: Path, position: int) -> tuple[str, ...]:
+    """The last lines of a launch, without torchrun's report."""
+    with path.open("rb") as stream:
+        stream.seek(position)
+        lines = stream.read().decode(errors="replace").splitlines()
+    end = next((index for index, line in enumerate(lines) if "ChildFailedError" in line), len(lines))
+    kept = [line for line in lines[:end] if line.strip() and not any(noise in line for noise in _NOISE)]
+    return tuple(kept[-_TAIL_LINES:])

@@ -1,0 +1,63 @@
+"""Entry point of each rank: `python -m shardscope.measure.worker FOLDER` under torchrun."""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from shardscope.measure.job import AGREED_FILE, JOB_FILE, Agreed, Job, RankError, read_json, write_json
+from shardscope.measure.lifetime import end_with_parent
+
+__all__ = ["main"]
+
+
+def main(folder: Path) -> None:
+    """Do the job described in `folder`; leave this rank's result there, or its error. Never returns after an error."""
+    end_with_parent(int(os.environ["SHARDSCOPE_AGENT"]), signal.SIGKILL)
+    session = None
+    try:
+        job, agreed = read_json(folder / JOB_FILE, Job), read_json(folder / AGREED_FILE, Agreed)
+        from shardscope.measure.session import Session
+        from shardscope.measure.steps import make_reference, measure
+
+        session = Session(job, agreed)
+        if job.mode == "reference":
+            make_reference(session)
+        else:
+            result = measure(session)
+            write_json(folder / f"rank{session.rank}.result.json", result)
+        session.enter("end")
+        session.close()
+    except BaseException as error:
+        _report(folder, session, error)
+        # Peers may be waiting in a collective that will never come; an orderly exit would wait for them.
+        os._exit(1)
+
+
+def _report(folder: Path, session: object | None, error: BaseException) -> None:
+    rank = int(os.environ["RANK"])
+    lines = tuple("".join(traceback.format_exception(error)).splitlines())
+    for line in lines:
+        print(f"[rank {rank}] {line}", file=sys.stderr)
+    sys.stderr.flush()
+    sys.stdout.flush()
+    from shardscope.measure.session import is_allocation_error
+
+    write_json(
+        folder / f"rank{rank}.error.json",
+        RankError(
+            rank=rank,
+            time_ns=time.time_ns(),
+            phase=getattr(session, "phase_name", "start"),
+            alive=tuple(getattr(session, "alive", ())),
+            out_of_memory=is_allocation_error(error),
+            message=f"{type(error).__name__}: {error}",
+            traceback=lines,
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
