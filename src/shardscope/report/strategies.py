@@ -1,0 +1,137 @@
+"""Section 5: benefit, cost and conditions of each strategy, every clause from its own numbers."""
+
+from dataclasses import dataclass
+
+from shardscope.report.answer import constraint_value
+from shardscope.report.sentences import Sentence, sentence
+from shardscope.report.tables import why_no_figures
+from shardscope.selection.claims import Quantity, StrategyResult
+from shardscope.selection.decision import BudgetEntry, Decision
+from shardscope.selection.terms import CheckStatus, Standing, Verdict
+
+__all__ = ["Lines", "strategy_lines"]
+
+FIGURES = ("peak_bytes", "throughput", "request_ns")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """One strategy's three lines, or the reason why there are none."""
+
+    name: str
+    display_name: str
+    reason: Sentence | None
+    benefit: list[Sentence]
+    cost: list[Sentence]
+    conditions: list[Sentence]
+
+
+def strategy_lines(decision: Decision) -> list[Lines]:
+    """All strategies but the reference, in the order of the configuration."""
+    shown = [row for row in decision.strategies if row.standing is not Standing.REFERENCE]
+    return [_lines(decision, row) for row in shown]
+
+
+def _lines(decision: Decision, row: StrategyResult) -> Lines:
+    if row.standing is not Standing.ELIGIBLE:
+        return Lines(row.name, row.display_name, why_no_figures(row), [], [], [])
+    if row.name == decision.compared_with:
+        benefit, cost = [sentence("base.benefit", row=row)], _base_cost(row)
+    else:
+        benefit, cost = _benefit(row, decision.compared_with), _cost(row, decision.compared_with)
+    return Lines(row.name, row.display_name, None, benefit, cost, _conditions(decision, row))
+
+
+def _is(quantity: Quantity, verdict: Verdict) -> bool:
+    return quantity.change is not None and quantity.change.verdict is verdict
+
+
+def _changes(row: StrategyResult, verdict: Verdict) -> list[Sentence]:
+    found = []
+    for field in FIGURES:
+        quantity: Quantity = getattr(row, field)
+        if _is(quantity, verdict):
+            found.append(sentence(f"effect.{field}", quantity=quantity, change=quantity.change))
+    return found
+
+
+def _benefit(row: StrategyResult, against: str | None) -> list[Sentence]:
+    return _changes(row, Verdict.BETTER) or [sentence("benefit.none", against=against, **_judged(row))]
+
+
+def _judged(row: StrategyResult) -> dict[str, list[str]]:
+    """Which of the three figures were judged, and which were not."""
+    judged = [
+        field for field in FIGURES if getattr(row, field).change and not _is(getattr(row, field), Verdict.NOT_JUDGED)
+    ]
+    return {"judged": judged, "unjudged": [field for field in FIGURES if field not in judged]}
+
+
+def _cost(row: StrategyResult, against: str | None) -> list[Sentence]:
+    found = _changes(row, Verdict.WORSE) or [sentence("cost.none", against=against, **_judged(row))]
+    if _is(row.throughput, Verdict.WORSE) and row.blame is not None:
+        found.append(sentence("blame.causes", blame=row.blame, saved=_is(row.peak_bytes, Verdict.BETTER)))
+    elif _is(row.throughput, Verdict.NOT_JUDGED):
+        found.append(sentence("cost.not_judged", reason=row.no_time_reason or "noise"))
+    return found
+
+
+def _base_cost(row: StrategyResult) -> list[Sentence]:
+    """What the strategy compared with pays itself: its largest part besides compute."""
+    ledger = row.ledger
+    if ledger is None:
+        return [sentence("cost.none", against=row.name, **_judged(row))]
+    parts = {str(kind): ns for kind, ns in ledger.attributed_ns.items()}
+    parts |= {"copies": ledger.copies_ns, "bubble": ledger.bubble_ns or 0.0, "host": ledger.host_ns}
+    part = max(parts, key=lambda name: parts[name])
+    return [sentence("base.cost", row=row, part=part, share=parts[part] / ledger.step_ns)]
+
+
+def _conditions(decision: Decision, row: StrategyResult) -> list[Sentence]:
+    entry = next((found for found in decision.budget.entries if found.choice == row.name), None)
+    found = []
+    if decision.budget.by == "throughput":
+        found += _by_budget(decision, row, entry)
+    else:
+        found.append(sentence("when.fits", row=row))
+    found += _by_use(row)
+    found += [
+        sentence(f"predicted.{p.by}", prediction=p, batch=round((p.factor or 0) * decision.workload.global_batch))
+        for p in row.predictions
+    ]
+    return found
+
+
+def _by_budget(decision: Decision, row: StrategyResult, entry: BudgetEntry | None) -> list[Sentence]:
+    found = []
+    failing = [check for check in row.checks if check.status is CheckStatus.FAILED]
+    if row.name in decision.budget.left_out:
+        items = [
+            sentence("failing", check=check, **constraint_value(check.constraint, check.value, check.limit))
+            for check in failing
+            if check.constraint in decision.budget.left_out[row.name]
+        ]
+        found.append(sentence("when.left_out", items=items))
+    elif entry is not None:
+        cap = decision.constraints.memory_cap_mb
+        above_cap = cap is not None and entry.from_bytes > cap * 1e6
+        found.append(sentence("when.budget", entry=entry, cap=cap, above_cap=above_cap))
+        if entry.above is not None and entry.above_change is not None:
+            found.append(sentence("not_when.above", entry=entry, change=entry.above_change))
+    elif row.outdone is not None:
+        found.append(sentence("when.outdone", row=row, outdone=row.outdone, change=row.outdone.change))
+    elif not row.time_evidence:
+        found.append(sentence("when.unranked", row=row))
+    return found
+
+
+def _by_use(row: StrategyResult) -> list[Sentence]:
+    """Training against serving: throughput and request latency can point in opposite directions."""
+    latency, throughput = row.request_ns, row.throughput
+    if _is(latency, Verdict.WORSE) and _is(throughput, Verdict.BETTER):
+        return [sentence("when.offline", latency=latency.change, throughput=throughput.change)]
+    if _is(latency, Verdict.WORSE):
+        return [sentence("not_when.serving", change=latency.change, value=latency.value)]
+    if _is(latency, Verdict.BETTER) and not _is(throughput, Verdict.BETTER):
+        return [sentence("when.serving", change=latency.change, value=latency.value)]
+    return []
