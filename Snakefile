@@ -3,7 +3,10 @@ from snakemake.utils import min_version
 min_version("9.1")
 
 
-configfile: "config/config.yaml"
+# A --configfile replaces the default one; Snakemake alone would merge their workloads.
+if not workflow.config_settings.configfiles:
+
+    configfile: "config/config.yaml"
 
 
 report: "workflow/report/workflow.rst"

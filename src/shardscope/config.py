@@ -1,21 +1,22 @@
 """The configuration of a workflow run, from the plain mapping that YAML gives to typed, checked values."""
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jsonschema
 import msgspec
 
 from shardscope import strategies
-from shardscope.errors import ConfigError
+from shardscope.errors import ConfigError, did_you_mean
 from shardscope.measure.settings import MeasureSettings
 from shardscope.selection.constraints import Constraints
 from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["Config", "did_you_mean", "explain", "load"]
+T = TypeVar("T")
+
+__all__ = ["Config", "explain", "load"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +32,14 @@ class Config:
     constraints: Mapping[str, Constraints]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """' (did you mean …?)' for the closest known word, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
-
-
 def explain(error: jsonschema.ValidationError) -> str:
     """One line for a violation of the JSON schema: which key, what is wrong, what was probably meant."""
     where = ".".join(["config", *(str(part) for part in error.absolute_path)])
-    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = list(error.schema.get("properties", {}))
-        unknown = [key for key in error.instance if key not in known]
-        return f"{where}: unknown key {unknown[0]!r}{did_you_mean(str(unknown[0]), known)}; known are {', '.join(known)}"
+    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
+        known = list(error.schema["properties"])
+        given = cast(Mapping[Any, Any], error.instance)
+        unknown = next(str(key) for key in given if key not in known)
+        return f"{where}: unknown key {unknown!r}{did_you_mean(unknown, known)}; known are {', '.join(known)}"
     return " ".join(f"{where}: {error.message}".split())
 
 
@@ -55,16 +51,16 @@ def load(raw: Mapping[str, Any]) -> Config:
     """
     chosen = tuple(dict.fromkeys(raw["strategies"]))
     baseline = raw["baseline"]
-    for name in chosen:
-        _known_strategy(name, "strategies")
-    _known_strategy(baseline, "baseline")
+    sections = raw["strategy_parameters"]
+    parameters = {name: _parameters("strategies", name, sections.get(name, {})) for name in chosen}
+    # Sections of strategies that are not chosen now are checked as well: a typing error would hide in them.
+    parameters |= {name: _parameters("strategy_parameters", name, section) for name, section in sections.items()}
     if baseline not in chosen:
         raise ConfigError(f"config: baseline {baseline!r} is not among strategies {', '.join(chosen)}; add it there")
     return Config(
         workloads={name: _workload(name, section) for name, section in raw["workloads"].items()},
         strategies=chosen,
-        strategy_parameters={name: _parameters(name, raw["strategy_parameters"].get(name, {})) for name in chosen}
-        | {name: _parameters(name, section) for name, section in raw["strategy_parameters"].items()},
+        strategy_parameters=parameters,
         baseline=baseline,
         measure=_convert(raw["measure"], MeasureSettings, "measure"),
         failures=raw["failures"],
@@ -75,13 +71,6 @@ def load(raw: Mapping[str, Any]) -> Config:
     )
 
 
-def _known_strategy(name: str, key: str) -> None:
-    known = strategies.names()
-    if name not in known:
-        hint = did_you_mean(name, known)
-        raise ConfigError(f"config: {key}: unknown strategy {name!r}{hint}; known are {', '.join(known)}")
-
-
 def _workload(name: str, section: Mapping[str, Any]) -> WorkloadSpec:
     fields = {key: value for key, value in section.items() if key != "constraints"}
     spec = _convert({**fields, "name": name}, WorkloadSpec, f"workloads.{name}")
@@ -90,22 +79,14 @@ def _workload(name: str, section: Mapping[str, Any]) -> WorkloadSpec:
     return spec
 
 
-def _parameters(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    _known_strategy(name, "strategy_parameters")
-    defaults = strategies.get(name).defaults
-    for key, value in section.items():
-        where = f"config: strategy_parameters.{name}.{key}"
-        if key not in defaults:
-            known = ", ".join(defaults) or "none"
-            raise ConfigError(f"{where}: unknown parameter{did_you_mean(key, defaults)}; known are {known}")
-        numeric = isinstance(defaults[key], int | float) and not isinstance(defaults[key], bool)
-        fits = isinstance(value, int | float) if numeric else isinstance(value, type(defaults[key]))
-        if not fits or (numeric and isinstance(value, bool)):
-            raise ConfigError(f"{where}: {value!r} is not a {type(defaults[key]).__name__}")
-    return {**defaults, **section}
+def _parameters(key: str, name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return strategies.resolve_parameters(name, section)
+    except ConfigError as error:
+        raise ConfigError(f"config: {key}: {error}") from error
 
 
-def _convert(section: Mapping[str, Any], type_: type[Any], key: str) -> Any:
+def _convert(section: Mapping[str, Any], type_: type[T], key: str) -> T:
     try:
         return msgspec.convert(section, type_)
     except (msgspec.ValidationError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Digests of the package files that a stage depends on, so that the workflow reruns what an edit touches and no more."""
+"""Digests of the package files that a stage depends on: the workflow reruns what an edit touches and no more."""
 
 import hashlib
 from collections.abc import Iterable

@@ -33,12 +33,14 @@ def imports(tree: ast.AST, top_level_only: bool = False) -> Iterator[str]:
             assert node.level == 0, "imports are absolute"
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        elif top_level_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        else:
+        elif not _never_runs_at_import(node, top_level_only):
             yield from imports(node, top_level_only)
+
+
+def _never_runs_at_import(node: ast.AST, functions_too: bool) -> bool:
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return functions_too and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def violations(name: str, source: str) -> list[str]:

@@ -28,7 +28,7 @@ def test_the_templates_own_test() -> None:
     for name in ("memory", "throughput", "latency", "communication"):
         assert summary[f"{name}_improved"] is True
 
-    report = format_parallel_report("Tensor Parallelism", summary, "当前单层矩阵较大，优先保留 TP 并继续观察 All-Reduce")
+    report = format_parallel_report("Tensor Parallelism", summary, "单层矩阵较大，保留 TP 并观察 All-Reduce")
     assert "Tensor Parallelism" in report
     assert "| 指标 | 变化 | 判断 |" in report
     assert "All-Reduce" in report

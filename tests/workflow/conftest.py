@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PARTS = ("Snakefile", "workflow", "scripts", "src", "config")
+PARTS = ("Snakefile", "environment.yml", "requirements.lock", "workflow", "scripts", "src", "config")
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Project:
         snakefile = str(self.root / "repo" / "Snakefile")
         return [
             *(sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--directory", str(self.work)),
-            *("--cores", "4", "--configfile", str(self.root / "config.yaml"), *arguments),
+            *("--configfile", str(self.root / "config.yaml"), "--cores", "4", *arguments),
         ]
 
     def variables(self) -> dict[str, str]:

@@ -23,7 +23,10 @@ TINY = {"layers": 2, "hidden": 32, "heads": 2, "sequence_length": 16, "global_ba
         ({"workloads": {"tiny": {**TINY, "data": "no/such.txt"}}}, "workloads.tiny.data: no such file: no/such.txt"),
         ({"workloads": {"../up": TINY}}, "'../up' does not match"),
         ({"baseline": "tensor"}, "baseline 'tensor' is not among strategies"),
-        ({"strategy_parameters": {"ddp": {"bucket_cap": 1}}}, "unknown parameter"),
+        (
+            {"strategy_parameters": {"ddp": {"bucket_cap": 1}}},
+            "strategy ddp has no parameter bucket_cap (did you mean 'bucket_cap_mb'?)",
+        ),
         ({"constraints": {"memory_cap_mb": -5}}, "config.constraints.memory_cap_mb"),
         ({"failures": "ignore"}, "config.failures"),
     ],

@@ -36,7 +36,7 @@ class _Result(msgspec.Struct, kw_only=True):
     pass
 
 
-class Warn(_Result):
+class Warn(_Result, kw_only=True):
     """Something repaired or left out, counted."""
 
     code: str
@@ -44,7 +44,7 @@ class Warn(_Result):
     detail: str
 
 
-class BubblePhases(_Result):
+class BubblePhases(_Result, kw_only=True):
     """Bubble before, between and after the rank's own first and last micro-batch compute."""
 
     before: int = 0
@@ -52,7 +52,7 @@ class BubblePhases(_Result):
     after: int = 0
 
 
-class Calls(_Result):
+class Calls(_Result, kw_only=True):
     """Communication events seen in one step of one rank, by kind, axis and group."""
 
     kind: Kind
@@ -62,7 +62,7 @@ class Calls(_Result):
     bytes: int | None  # sum of S, None where the trace and sidecar do not say
 
 
-class StepRow(_Result):
+class StepRow(_Result, kw_only=True):
     """One ledger row: window = compute + Σ attributed + copies_exposed + (bubble or 0) + host_other, exactly."""
 
     step: int | None
@@ -103,7 +103,7 @@ class StepRow(_Result):
         return parts + (self.bubble_ns or 0) + self.host_other_ns
 
 
-class GroupTotal(_Result):
+class GroupTotal(_Result, kw_only=True):
     """Communication of one process group on one rank in the summary step."""
 
     ranks: tuple[int, ...] | None
@@ -113,7 +113,7 @@ class GroupTotal(_Result):
     attributed_ns: KindNs
 
 
-class RankResult(_Result):
+class RankResult(_Result, kw_only=True):
     """All rows of one rank."""
 
     rank: int | None
@@ -126,7 +126,7 @@ class RankResult(_Result):
     groups: list[GroupTotal]
 
 
-class Collective(_Result):
+class Collective(_Result, kw_only=True):
     """One collective (or send/receive pair) matched across ranks. Maps are keyed by rank as text."""
 
     step: int | None
@@ -145,7 +145,7 @@ class Collective(_Result):
     busbw_bytes_per_s: float | None = None
 
 
-class PipelineBubble(_Result):
+class PipelineBubble(_Result, kw_only=True):
     """The bubble of one pipeline in the summary step beside its closed form."""
 
     ranks: tuple[int, ...]
@@ -161,7 +161,7 @@ class PipelineBubble(_Result):
     reason: str | None = None  # why it is not measurable
 
 
-class Clock(_Result):
+class Clock(_Result, kw_only=True):
     """Clock alignment across ranks; nothing below the residual is claimed."""
 
     applied: bool
@@ -169,15 +169,18 @@ class Clock(_Result):
     residual_ns: int | None
 
 
-class SkippedFile(_Result):
+class SkippedFile(_Result, kw_only=True):
     """A file that was left out, and why."""
 
     file: str
     reason: str
 
 
-class Attribution(_Result):
-    """Everything `shardscope attribute --format json` prints."""
+class Attribution(_Result, kw_only=True, dict=True):
+    """Everything `shardscope attribute --format json` prints.
+
+    A result fresh from analysis also carries what it was computed from (attribution.api.analysis_of); a loaded one not.
+    """
 
     schema: int = SCHEMA_VERSION
     summary_step: int | None = None
@@ -189,7 +192,7 @@ class Attribution(_Result):
     skipped_files: list[SkippedFile]
 
 
-class HtaRow(_Result):
+class HtaRow(_Result, kw_only=True):
     """One quantity of one rank as we and HolisticTraceAnalysis compute it over the same steps."""
 
     rank: int
@@ -201,7 +204,7 @@ class HtaRow(_Result):
     cause: str | None
 
 
-class SecondOpinion(_Result):
+class SecondOpinion(_Result, kw_only=True):
     """HolisticTraceAnalysis on the same run. A difference is flagged; it does not block."""
 
     available: bool

@@ -1,0 +1,1 @@
+"""Reading profiler traces into typed tables of integer nanoseconds."""

@@ -1,0 +1,203 @@
+"""Events of a rank with an accelerator: kernels compute or communicate, copies copy."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardscope.attribution.communication import Communication
+from shardscope.attribution.groups import Group
+from shardscope.attribution.intervals import IntArray, covers, from_pairs, intersect, union
+from shardscope.attribution.kinds import Patterns, kind_of_operation
+from shardscope.attribution.marks import loader_spans, optimizer_spans
+from shardscope.attribution.sizes import metadata_bytes
+from shardscope.attribution.steps import LAUNCH_UNKNOWN, DeviceWork, device_windows
+from shardscope.attribution.view import Launches, RankView
+from shardscope.trace.events import Args, Class
+from shardscope.trace.table import Timeline, integer
+from shardscope.vocabulary import Axis, Evidence, Kind
+
+__all__ = ["fill_device_view", "has_device_work"]
+
+_OPERATIONS = ("record_param_comms", "nccl:", "rccl:", "xccl:", "c10d::")
+
+
+def has_device_work(table: Timeline) -> bool:
+    """Does the trace hold kernels or device copies?"""
+    return bool(((table.kind == Class.KERNEL) | (table.kind == Class.COPY)).any())
+
+
+def fill_device_view(view: RankView, patterns: Patterns) -> None:
+    """Fill compute, copies, communication and step windows of a rank with device records."""
+    table = view.timeline
+    rows = np.flatnonzero((table.kind == Class.KERNEL) | (table.kind == Class.COPY))
+    start, end = table.start[rows], table.end[rows].copy()
+    _clip_overflows(view, rows, start, end)
+    kernel = table.kind[rows] == Class.KERNEL
+    launch, cause = _launches(table, rows)
+    operations = _Operations(table)
+    communications: dict[int, Communication] = {}
+    claimed = {code: patterns.kind(table.names[code]) for code in np.unique(table.name[rows[kernel]]).tolist()}
+    for position in np.flatnonzero(kernel).tolist():
+        row = int(rows[position])
+        name_kind = claimed[int(table.name[row])]
+        own = table.args.get(row)
+        if name_kind is None and (own is None or own.collective is None):
+            continue
+        causes = operations.around(cause[position], int(launch[position]), int(table.external[row]))
+        communications[position] = _communication(
+            view, row, int(start[position]), int(end[position]), name_kind, own, causes
+        )
+    communicating = np.zeros(len(rows), dtype=bool)
+    communicating[list(communications)] = True
+    work = DeviceWork(start, end, launch, table.stream[rows] + 1_000_003 * table.device[rows], kernel & ~communicating)
+    device_windows(view, work)
+    for position, item in communications.items():
+        item.step = int(work.step[position]) if 0 <= work.step[position] < len(view.steps) else None
+    view.compute = _set(start, end, work.compute)
+    view.copies = _set(start, end, ~kernel)
+    view.communications = sorted(communications.values(), key=lambda item: item.arrival)
+    view.launches = Launches(start, launch)
+    operators = _set(table.start, table.end, table.kind == Class.HOST_OP)
+    view.loading = intersect(loader_spans(table), operators)
+    view.micro_compute = _launched(view.mark_spans, work)
+    view.optimizer_compute = _launched(optimizer_spans(view), work)
+
+
+def _set(start: NDArray[np.int64], end: NDArray[np.int64], mask: NDArray[np.bool_]) -> IntArray:
+    return union(np.column_stack((start[mask], end[mask])))
+
+
+def _clip_overflows(view: RankView, rows: NDArray[np.intp], start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    """Kernels of one stream run one after the other (a dependent one may start a little early), so one that outlasts
+    its successor has a wrong duration: it ends where the successor starts. Nodes of one graph launch may overlap."""
+    table = view.timeline
+    kernels = table.kind[rows] == Class.KERNEL
+    lane = table.stream[rows] + 1_000_003 * table.device[rows]
+    count = 0
+    for stream in np.unique(lane[kernels]).tolist():
+        mine = np.flatnonzero(kernels & (lane == stream))
+        if len(mine) < 2:
+            continue
+        same_launch = (table.correlation[rows[mine[1:]]] == table.correlation[rows[mine[:-1]]]) & (
+            table.correlation[rows[mine[1:]]] >= 0
+        )
+        wrong = (end[mine[:-1]] > end[mine[1:]]) & (start[mine[1:]] > start[mine[:-1]]) & ~same_launch
+        bad = mine[:-1][wrong]
+        end[bad] = start[mine[1:][wrong]]
+        count += len(bad)
+    if count:
+        view.warn("duration_overflow", count, "kernels that outlast their successor on the stream end at its start")
+
+
+def _launches(table: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Host time and thread of the launch of each device row, by correlation; LAUNCH_UNKNOWN and -1 without a record."""
+    calls = table.rows(Class.RUNTIME)
+    calls = calls[table.correlation[calls] > 0]
+    launch = np.full(len(rows), LAUNCH_UNKNOWN, dtype=np.int64)
+    thread = np.full(len(rows), -1, dtype=np.int64)
+    if len(calls):
+        order = np.argsort(table.correlation[calls], kind="stable")
+        calls = calls[order]
+        ids = table.correlation[calls]
+        place = np.minimum(np.searchsorted(ids, table.correlation[rows]), len(ids) - 1)
+        found = (ids[place] == table.correlation[rows]) & (table.correlation[rows] > 0)
+        launch[found] = table.start[calls[place[found]]]
+        thread[found] = table.thread[calls[place[found]]]
+    return launch, thread
+
+
+class _Operations:
+    """Host operations that state what they communicate, found by thread and time or by external id."""
+
+    def __init__(self, table: Timeline) -> None:
+        self.table = table
+        stating = np.array([name.startswith(_OPERATIONS) for name in table.names], dtype=bool)
+        host = (table.kind == Class.HOST_OP) | (table.kind == Class.ANNOTATION)
+        rows = np.flatnonzero(host & stating[table.name]) if len(stating) else np.empty(0, dtype=np.intp)
+        self.by_thread: dict[int, NDArray[np.intp]] = {
+            int(thread): rows[table.thread[rows] == thread] for thread in np.unique(table.thread[rows])
+        }
+        self.by_external: dict[int, list[int]] = {}
+        for row in rows.tolist():
+            if table.external[row] > 0:
+                self.by_external.setdefault(int(table.external[row]), []).append(row)
+
+    def around(self, thread: int, launch: int, external: int) -> list[int]:
+        """Rows of the operations that enclose a launch, innermost first; else those with the external id."""
+        rows = self.by_thread.get(int(thread))
+        if rows is not None and launch != LAUNCH_UNKNOWN:
+            high = int(np.searchsorted(self.table.start[rows], launch, side="right"))
+            found = [int(row) for row in rows[max(0, high - 8) : high][::-1] if self.table.end[row] > launch]
+            if found:
+                return found
+        return self.by_external.get(external, []) if external > 0 else []
+
+
+def _communication(
+    view: RankView, row: int, start: int, end: int, name_kind: Kind | None, own: Args | None, causes: list[int]
+) -> Communication:
+    table = view.timeline
+    kind, evidence, stated = _kind(table, name_kind, own, causes)
+    sources = [args for args in (own, *(table.args.get(cause) for cause in causes)) if args is not None]
+    group = next((found for args in sources if (found := view.groups.of(args)) is not None), None)
+    item = Communication(
+        kind, evidence, start, end, from_pairs([(start, end)]), name=stated or table.names[table.name[row]],
+        order=start, synchronising=kind not in (Kind.BROADCAST, Kind.OTHER) or "barrier" in stated.lower(),
+    )  # fmt: skip
+    if group is None:
+        group = view.groups.only or Group(None, "", None, Axis.UNKNOWN)
+    item.group, item.group_name, item.group_size, item.axis = group.ranks, group.name, group.size, group.axis
+    for args in sources:
+        _add_metadata(item, args)
+    return item
+
+
+def _add_metadata(item: Communication, args: Args) -> None:
+    """What an event's arguments say, nearest source first."""
+    if item.bytes is None:
+        item.bytes = metadata_bytes(args, item.kind)
+    if item.sequence is None and (sequence := integer(args.sequence)) >= 0:
+        item.sequence = sequence
+    if item.comms_id is None and args.comms_id is not None:
+        item.comms_id = str(args.comms_id)
+    if item.root is None and (root := integer(args.root)) >= 0:
+        item.root = root
+    if item.kind is Kind.SEND_RECEIVE and item.direction is None:
+        text = str(args.collective).lower()
+        source, destination = integer(args.source), integer(args.destination)
+        if "send" in text and "recv" not in text and destination >= 0:
+            item.direction, item.peer = "send", destination
+        elif "recv" in text and "send" not in text and source >= 0:
+            item.direction, item.peer = "receive", source
+
+
+def _kind(table: Timeline, name_kind: Kind | None, own: Args | None, causes: list[int]) -> tuple[Kind, Evidence, str]:
+    """Kind, what told it, and the words that told it."""
+    if own is not None and own.collective is not None:
+        text = str(own.collective)
+        found = kind_of_operation(text)
+        if found is not None:
+            return found, Evidence.METADATA, text
+    for text in _statements(table, causes):
+        found = kind_of_operation(text)
+        if found is not None:
+            return found, Evidence.OP, text
+    if name_kind is not None and name_kind is not Kind.UNKNOWN:
+        return name_kind, Evidence.NAME, ""
+    return Kind.UNKNOWN, Evidence.UNKNOWN, ""
+
+
+def _statements(table: Timeline, causes: list[int]) -> Iterator[str]:
+    for row in causes:
+        args = table.args.get(row)
+        if args is not None and args.collective is not None:
+            yield str(args.collective)
+        name = table.names[table.name[row]]
+        if name != "record_param_comms":
+            yield name
+
+
+def _launched(spans: IntArray, work: DeviceWork) -> IntArray:
+    """Compute launched inside a set of host time."""
+    return _set(work.start, work.end, work.compute & covers(spans, work.launch))

@@ -1,0 +1,92 @@
+"""Integer nanoseconds from the text of `ts` and `dur`.
+
+The trace writes microseconds with up to three decimals. A double has 53 bits, so a time since the epoch, or since a
+boot more than 50 days ago, does not survive it; the digits of the text do.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ABSENT", "nanoseconds", "parse_microseconds"]
+
+ABSENT = np.iinfo(np.int64).min
+_LIMIT = 1 << 61  # 73 years in ns; sums of two still fit
+_PLAIN = np.zeros(256, dtype=bool)
+_PLAIN[list(b"0123456789.,")] = True
+_DOT, _COMMA = ord("."), ord(",")
+_POWERS = np.array([1000, 100, 10, 1], dtype=np.int64)
+
+
+def nanoseconds(texts: Sequence[msgspec.Raw]) -> NDArray[np.int64]:
+    """One int64 per JSON value, in nanoseconds; ABSENT where the text is no finite time within ±73 years.
+
+    Values may be numbers or strings that hold numbers; digits beyond the nanosecond are rounded half up.
+    """
+    if not texts:
+        return np.empty(0, dtype=np.int64)
+    joined = b",".join(texts) + b","
+    data = np.frombuffer(joined, dtype=np.uint8)
+    ends = np.flatnonzero(data == _COMMA)
+    if len(ends) == len(texts) and _PLAIN[data].all():
+        fast = _plain(joined, data, ends)
+        if fast is not None:
+            return fast
+    return np.array([_or_absent(bytes(text)) for text in texts], dtype=np.int64)
+
+
+def _plain(joined: bytes, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.int64] | None:
+    """All values plain decimals: read the digits as one integer each and scale. None if some value is not that."""
+    starts = np.empty_like(ends)
+    starts[0] = 0
+    starts[1:] = ends[:-1] + 1
+    dots = np.flatnonzero(data == _DOT)
+    owner = np.searchsorted(ends, dots)
+    if len(owner) != len(np.unique(owner)):
+        return None
+    decimals = np.zeros(len(ends), dtype=np.int64)
+    decimals[owner] = ends[owner] - dots - 1
+    digits = ends - starts
+    digits[owner] -= 1
+    width = digits + 3 - decimals
+    if decimals.max() > 3 or (digits - decimals).min() < 1 or width.max() > 19:
+        return None
+    # 18 digits always fit; of 19 only those that start with 1 do (dates until 2033).
+    if (data[starts[width == 19]] != ord("1")).any():
+        return None
+    values = np.fromstring(joined.replace(b".", b"").rstrip(b",").decode("ascii"), dtype=np.int64, sep=",")
+    return values * _POWERS[decimals] if len(values) == len(ends) else None
+
+
+def _or_absent(text: bytes) -> int:
+    value = parse_microseconds(text)
+    return ABSENT if value is None else value
+
+
+def parse_microseconds(text: bytes) -> int | None:
+    """Nanoseconds of one JSON number or quoted number, None if it is neither or out of range. Exact, no floats."""
+    body = text.strip().strip(b'"').strip().lower()
+    negative = body.startswith(b"-")
+    body = body.lstrip(b"+-") if body[:1] in b"+-" else body
+    mantissa, _, exponent_text = body.partition(b"e")
+    whole, _, fraction = mantissa.partition(b".")
+    if not (whole + fraction).isdigit():
+        return None
+    try:
+        exponent = int(exponent_text) if exponent_text else 0
+    except ValueError:
+        return None
+    if len(whole) + len(fraction) > 40 or abs(exponent) > 40:
+        return None
+    shift = 3 + exponent - len(fraction)
+    digits = int(whole + fraction)
+    if shift >= 0:
+        value: int = digits * 10**shift
+    else:
+        divisor = 10**-shift
+        value = (digits + divisor // 2) // divisor
+    if value > _LIMIT:
+        return None
+    return -value if negative else value
