@@ -1,0 +1,1 @@
+"""The report: two summaries from the same fields, the evidence, and the figure."""

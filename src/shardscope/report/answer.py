@@ -139,8 +139,8 @@ def _failing(row: StrategyResult) -> list[Sentence]:
 
 
 def sent_bytes(row: StrategyResult | None) -> float | None:
-    """Bytes per step that all ranks send."""
-    if row is None or not row.volumes or any(volume.backend_bytes is None for volume in row.volumes):
+    """Bytes per step that all ranks send; None where the run or its backend does not tell."""
+    if row is None or not row.ran or any(volume.backend_bytes is None for volume in row.volumes):
         return None
     return sum(volume.backend_bytes or 0.0 for volume in row.volumes)
 
@@ -168,8 +168,9 @@ def _sure(decision: Decision) -> list[Sentence]:
         found.append(sentence("sure.floor", noise=row.noise, paired=row.run.timing_mode != "alone"))
     if answer.no_time_reason is not None:
         sent = [(sent_bytes(r), r.name) for r in decision.strategies if r.standing is Standing.ELIGIBLE]
-        items = [sentence("sure.sent", name=n, bytes=b) for b, n in sorted((b or 0.0, n) for b, n in sent)]
-        found.append(sentence("sure.bytes", items=items))
+        items = [sentence("sure.sent", name=n, bytes=b) for b, n in sorted((b, n) for b, n in sent if b is not None)]
+        if items:
+            found.append(sentence("sure.bytes", items=items))
     if answer.unranked:
         noise = [(name, decision.strategy(name).noise) for name in answer.unranked]
         found.append(sentence("sure.unranked", items=[sentence("sure.item", name=n, noise=f) for n, f in noise]))

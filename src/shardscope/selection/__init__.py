@@ -1,0 +1,1 @@
+"""Comparing strategies, judging constraints and choosing, from finished runs and their attributions."""
