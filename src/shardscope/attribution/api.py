@@ -70,7 +70,7 @@ def attribute_paths(
     ranks: Mapping[Path, int] | None = None,
     patterns: Path | None = None,
 ) -> Attribution:
-    """Attribute trace files, folders of traces, or folders of our own runs.
+    """Attribute trace files, folders of traces, or one of our own runs' folders.
 
     `salvage`: use the complete steps of a cut file. `ranks`: which rank a file belongs to, where the file does not say.
     `patterns`: a file of further kernel names (attribution/kinds.toml). Raises ShardscopeError.

@@ -238,12 +238,13 @@ def _attach_helpers(calls: list[Communication], helpers: list[_Helper]) -> None:
             latest[helper.thread] = coming.popleft()
             for size in latest[helper.thread].dims:
                 pending.setdefault((helper.thread, size), deque()).append(latest[helper.thread])
-        call = latest.get(helper.thread)
-        if call is None:
+        last = latest.get(helper.thread)
+        if last is None:
             calls.append(_stray(helper))
             continue
+        call = last
         if helper.waits:
-            call = _oldest_pending(helper, pending, waited) or call
+            call = _oldest_pending(helper, pending, waited) or last
             waited.add(id(call))
         call.busy = union(call.busy, from_pairs([(helper.start, helper.end)]))
         if not call.spans:

@@ -196,6 +196,7 @@ def _split_pair(match: Matched, offsets: Mapping[int, int], residual: int) -> No
             item.busy = union(item.inside, item.gap, moving)
             item.waits = subtract(subtract(item.gap, moving), item.inside)
             item.transfers = subtract(item.busy, item.waits)
+            item.bounds = True
         match.transfer = max(0, end - start)
         return
     for rank, item in match.members.items():

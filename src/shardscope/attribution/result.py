@@ -18,6 +18,7 @@ __all__ = [
     "Clock",
     "Collective",
     "GroupTotal",
+    "HostCause",
     "HtaRow",
     "PipelineBubble",
     "RankResult",
@@ -62,6 +63,17 @@ class Calls(_Result, kw_only=True):
     bytes: int | None  # sum of S, None where the trace and sidecar do not say
 
 
+class HostCause(_Result, kw_only=True):
+    """What a conspicuous host_other mainly is.
+
+    `cause`: "data_loading", "late_launch", "held", "no_launch_record", "autograd_entries", "annotation", "python".
+    """
+
+    cause: str
+    fraction: float  # of host_other
+    annotation: str | None = None  # the name, where cause is "annotation"
+
+
 class StepRow(_Result, kw_only=True):
     """One ledger row: window = compute + Σ attributed + copies_exposed + (bubble or 0) + host_other, exactly."""
 
@@ -95,6 +107,7 @@ class StepRow(_Result, kw_only=True):
     calls: list[Calls]
     flags: list[str]  # e.g. "host_other 14 % of the step: dispatch outside operators"
     outlier: bool = False
+    host_cause: HostCause | None = None  # only where host_other exceeds a tenth of the step
 
     @property
     def total_ns(self) -> int:

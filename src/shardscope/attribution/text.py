@@ -121,9 +121,8 @@ def _stragglers(result: Attribution) -> list[str]:
 def _remarks(result: Attribution) -> list[str]:
     lines = []
     if any(row.bounds for rank in result.ranks if (row := _row(rank, result))):
-        lines.append(
-            "* a bound, not exact: ranks are missing, or all-to-all, where early data may move before the last rank"
-        )
+        reasons = "ranks are missing, all-to-all may move data before the last rank, gloo messages end at their wait"
+        lines.append(f"* a bound, not exact ({reasons})")
     if result.clock.applied:
         moved = ", ".join(f"rank {rank} {offset} ns" for rank, offset in result.clock.offset_ns.items())
         lines.append(f"clocks aligned: {moved}")

@@ -136,11 +136,21 @@ def _strategy_notes(decision: Decision, rows: Sequence[StrategyResult]) -> list[
     fsdp = [row.name for row in rows if "FSDP2" in row.display_name]
     if on_cpu and fsdp:
         found.append(sentence("note.fsdp", names=fsdp))
-    flagged = [row for row in rows if row.ledger is not None and row.ledger.flags]
-    if flagged:
-        items = [sentence("note.flag", name=r.name, flag=r.ledger.flags[0]) for r in flagged if r.ledger is not None]
-        found.append(sentence("note.flags", items=items))
-    return found
+    return [*found, *_host_notes(rows)]
+
+
+def _host_notes(rows: Sequence[StrategyResult]) -> list[Sentence]:
+    """Conspicuous host time, one sentence per cause."""
+    by_cause: dict[tuple[str, str | None], list[Sentence]] = {}
+    for row in rows:
+        ledger = row.ledger
+        if ledger is not None and ledger.host_cause is not None:
+            item = sentence("note.host_item", name=row.name, share=ledger.host_ns / ledger.step_ns)
+            by_cause.setdefault((ledger.host_cause.cause, ledger.host_cause.annotation), []).append(item)
+    return [
+        sentence("note.host", items=items, cause=cause, annotation=annotation)
+        for (cause, annotation), items in by_cause.items()
+    ]
 
 
 def _parts(ledger: LedgerMean) -> list[tuple[str, float]]:

@@ -6,6 +6,7 @@ never zero. A difference is signed as value minus baseline; whether that is good
 
 import msgspec
 
+from shardscope.attribution.result import HostCause
 from shardscope.measure.record import Environment, Failure, Parity, ProfilerCost, RankMemory, RankState, TraceFile
 from shardscope.selection.terms import Basis, CheckStatus, Constraint, Standing, Verdict
 from shardscope.vocabulary import Axis, Kind
@@ -94,6 +95,7 @@ class LedgerMean(Claim, kw_only=True, frozen=True):
     residual_ns: int | None  # clock error; None with one rank
     bounds: bool
     flags: tuple[str, ...]
+    host_cause: HostCause | None  # of the rank with the largest share of host time, where that exceeds a tenth
 
     @property
     def communication_ns(self) -> float:

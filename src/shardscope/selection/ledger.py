@@ -134,6 +134,7 @@ def _average(rows: list[StepRow], step: int | None, residual: int | None) -> Led
         residual_ns=residual,
         bounds=any(row.bounds for row in rows),
         flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)),
+        host_cause=max(rows, key=lambda row: row.host_other_ns / (row.window_ns or 1)).host_cause,
     )
 
 
