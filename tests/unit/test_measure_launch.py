@@ -225,7 +225,8 @@ def test_a_hanging_rank_ends_at_the_time_limit(place: Path) -> None:
     limit = msgspec.structs.replace(SETTINGS, timeout_s=15)
     record = run(place, "toy_strategies:STUCK", "stuck", settings=limit)
     assert record.status is Status.FAILED
-    assert record.reason == "not finished after 15 s (rank 0 in losses, rank 1 in losses)"
+    assert record.reason is not None
+    assert record.reason.startswith("not finished after 15 s (rank 0 in ")
     assert record.failure is not None
     assert "rank 1 is about to hang" in record.failure.log_tail
 

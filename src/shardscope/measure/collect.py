@@ -1,7 +1,7 @@
 """Put the ranks' results together, trusting none of them. Torch-free."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -105,12 +105,14 @@ def _check_memory(rank: int, memory: RankMemory) -> None:
 
 
 def _check_times(job: Job, first: RankResult) -> None:
-    expected: Callable[[int], bool] = lambda count: count == job.settings.triples  # noqa: E731
     paired = [time for triple in first.triples for time in triple]
     times = [*paired, *first.candidate_ns, *first.latency_candidate_ns, *first.latency_baseline_ns, *first.all_cores_ns]
     wanted = 0 if first.mode == "alone" else job.settings.triples
-    if len(first.triples) != wanted or not expected(len(first.candidate_ns)):
-        raise MeasurementError(f"rank 0 returned {len(first.triples)} triples, not {wanted}")
+    if len(first.triples) != wanted or len(first.candidate_ns) != job.settings.triples:
+        raise MeasurementError(
+            f"rank 0 returned {len(first.triples)} triples and {len(first.candidate_ns)} steps, not {wanted} and "
+            f"{job.settings.triples}"
+        )
     if len(first.latency_candidate_ns) != job.settings.requests:
         raise MeasurementError(f"rank 0 returned {len(first.latency_candidate_ns)} request latencies")
     if any(time <= 0 for time in times) or not first.profiled_step_ns or not first.plain_step_ns:

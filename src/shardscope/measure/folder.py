@@ -97,5 +97,15 @@ def _recover(output: Path) -> None:
     start = _prefix(output, "")[:-1]
     for folder in output.parent.glob(f".{output.name}.*"):
         pid = folder.name.removeprefix(start).split(".")[0]
-        if folder.name.startswith(start) and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        if folder.name.startswith(start) and pid.isdigit() and not _alive(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -110,7 +110,7 @@ def make_reference(*, spec: WorkloadSpec, settings: MeasureSettings, output: Pat
         made.replace(output)
 
 
-def _measure(job: Job, base: RunRecord, work: Path, log: Any) -> tuple[RunRecord, dict[str, Path]]:
+def _measure(job: Job, base: RunRecord, work: Path, log: BinaryIO) -> tuple[RunRecord, dict[str, Path]]:
     """Launch, again with less in memory where that was the trouble, until there is an answer."""
     deadline = time.monotonic() + job.settings.timeout_s
     mode: Mode = "alternate"
@@ -179,9 +179,12 @@ def _keep_earlier(record: RunRecord, earlier: RunRecord | None, output: Path) ->
     return kept, files
 
 
-def _open_log(path: Path) -> Any:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("wb", buffering=0)
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb")
+    except OSError as error:
+        raise MeasurementError(f"{path}: the log cannot be written ({error.strerror}); choose another place") from error
 
 
 def _now() -> str:

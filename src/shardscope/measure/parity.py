@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shardscope.measure.record import Parity
+from shardscope.measure.record import NOT_FINITE, Parity
 
 __all__ = ["TOLERANCES", "gradient_errors", "judge", "loss_error"]
 
@@ -56,15 +56,15 @@ def loss_error(losses: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def judge(errors: Mapping[str, float], losses: Sequence[float], reference: Sequence[float], dtype: str) -> Parity:
-    """The verdict. Infinite errors are stored as the largest float, since JSON has no infinity."""
+    """The verdict. Infinite errors are stored as record.NOT_FINITE."""
     worst = max(errors, key=lambda name: errors[name])
     tolerance = TOLERANCES[dtype]
     by_loss = loss_error(losses, reference)
     return Parity(
         tolerance=tolerance,
-        gradient_error=min(errors[worst], sys.float_info.max),
+        gradient_error=min(errors[worst], NOT_FINITE),
         worst_parameter=worst,
-        loss_error=min(by_loss, sys.float_info.max),
+        loss_error=min(by_loss, NOT_FINITE),
         loss_steps=len(reference),
         passed=errors[worst] <= tolerance and by_loss <= tolerance,
     )

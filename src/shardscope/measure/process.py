@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Ending:
     log_tail: tuple[str, ...]
 
 
-def run_job(job: Job, log: IO[bytes], deadline: float) -> Ending:
+def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
     """Run one launch to its end and report it; `deadline` in time.monotonic() seconds. The folder must exist.
 
     Output of all ranks goes to `log`; progress lines also to stderr if that is a terminal.

@@ -4,6 +4,7 @@ A folder `traces/<workload>/<strategy>/` is a result only if it holds a run.json
 nanoseconds, sizes are bytes. Fields that could not be measured are None, never zero.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from shardscope.vocabulary import Axis, Kind, Status
 from shardscope.workload.spec import WorkloadSpec
 
 __all__ = [
+    "NOT_FINITE",
     "AllCores",
     "CommunicationCall",
     "Environment",
@@ -35,6 +37,7 @@ __all__ = [
 
 SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
+NOT_FINITE = sys.float_info.max  # stands for losses and errors that are infinite or no number: JSON has neither
 
 
 class _Record(msgspec.Struct, kw_only=True, frozen=True):
@@ -163,7 +166,7 @@ class RankMemory(_Record, kw_only=True, frozen=True):
 
 
 class Parity(_Record, kw_only=True, frozen=True):
-    """Agreement with `single`. Errors are relative, as defined in measure.parity."""
+    """Agreement with `single`. Errors are relative, as defined in measure.parity; NOT_FINITE if infinite."""
 
     tolerance: float
     gradient_error: float
@@ -218,7 +221,7 @@ class RunRecord(_Record, kw_only=True, frozen=True):
     latency: Latency | None = None
     all_cores: AllCores | None = None
     memory: tuple[RankMemory, ...] = ()
-    losses: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()  # NOT_FINITE where training diverged
     reference_losses: tuple[float, ...] = ()
     parity: Parity | None = None
     profiler: ProfilerCost | None = None

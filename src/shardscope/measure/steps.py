@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +23,7 @@ from shardscope.measure.memory import measure_memory
 from shardscope.measure.parity import Gradient, gradient_errors, judge
 from shardscope.measure.peak import matmul_flops_per_s
 from shardscope.measure.profiling import profile_steps
-from shardscope.measure.record import CommunicationCall, Parity, RankMemory
+from shardscope.measure.record import NOT_FINITE, CommunicationCall, Parity, RankMemory
 from shardscope.measure.reference import Reference, load_reference, save_reference
 from shardscope.measure.session import Session
 from shardscope.measure.sidecar import Sidecar
@@ -116,8 +115,8 @@ class _Found:
 
 
 def finite(value: float) -> float:
-    """`value`, or the largest float where it is not finite: JSON has no infinity and no NaN."""
-    return value if math.isfinite(value) else sys.float_info.max
+    """`value`, or NOT_FINITE where it is infinite or no number."""
+    return value if math.isfinite(value) else NOT_FINITE
 
 
 def _candidate_alone(session: Session, found: _Found) -> None:

@@ -1,0 +1,102 @@
+"""Strategies whose time is known: a custom operator that sleeps counts as compute and needs no core."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardscope.measure.record import Plan, RankState
+from shardscope.strategies.base import BuildContext, Trainer
+from shardscope.strategies.pipeline import Pipeline
+from shardscope.vocabulary import Axis
+from shardscope.workload.spec import WorkloadSpec
+
+BEFORE_MS, LATE_MS, UNDER_MS, AFTER_MS = 40.0, 60.0, 250.0, 40.0
+SMALL, LARGE = 1024, 8 * 1024 * 1024  # float32 elements
+STAGE_MS = 40.0  # forward, and backward
+
+
+@torch.library.custom_op("truth::work", mutates_args=())
+def work(x: torch.Tensor, milliseconds: float) -> torch.Tensor:
+    """Known work."""
+    time.sleep(milliseconds / 1000)
+    return x.clone()
+
+
+work.register_autograd(lambda context, gradient: (work(gradient, STAGE_MS), None))
+
+
+class Late:
+    """Rank 1 comes late to a small all-reduce; a large one runs under known work."""
+
+    name = display_name = "late"
+    shards: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = {}
+    memory_formula = "nothing"
+
+    def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
+        return None
+
+    def plan(self, spec: WorkloadSpec, world_size: int, parameters: Mapping[str, Any]) -> Plan:
+        states = tuple(
+            RankState(rank=rank, parameter_bytes=1, gradient_bytes=0, optimizer_bytes=0) for rank in range(world_size)
+        )
+        return Plan(parameter_count=1, state=states, collectives=())
+
+    def build(self, context: BuildContext) -> Trainer:
+        return _LateTrainer(context.rank)
+
+
+class _LateTrainer:
+    def __init__(self, rank: int) -> None:
+        self.rank, self.small, self.large = rank, torch.ones(SMALL), torch.ones(LARGE)
+
+    def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
+        work(self.small, BEFORE_MS + (LATE_MS if self.rank == 1 else 0))
+        dist.all_reduce(self.small)
+        pending = dist.all_reduce(self.large, async_op=True)
+        work(self.small, UNDER_MS)
+        assert pending is not None
+        pending.wait()
+        work(self.small, AFTER_MS)
+        return 1.0
+
+    def optimizer_step(self) -> None:
+        return None
+
+    def request(self, inputs: torch.Tensor) -> None:
+        work(self.small, 1.0)
+
+    def gradients(self) -> Iterable[tuple[str, torch.Tensor | None]]:
+        return ()
+
+    def state(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+        return [self.small], [], []
+
+    def axes(self) -> Mapping[tuple[int, ...], str]:
+        return {(0, 1): Axis.DATA}
+
+    def close(self) -> None:
+        return None
+
+
+class Stages(Pipeline):
+    """A pipeline whose stages do the same known work beside next to nothing."""
+
+    def build(self, context: BuildContext) -> Trainer:
+        trainer: Any = super().build(context)
+        plain = trainer.model.forward
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = work(plain(x), STAGE_MS)
+            return result
+
+        trainer.model.forward = forward
+        return trainer
+
+
+LATE = Late()
+GPIPE = Stages(name="truth_gpipe", display_name="GPipe", schedule="ScheduleGPipe")
+ONE_F_ONE_B = Stages(name="truth_1f1b", display_name="1F1B", schedule="Schedule1F1B")
