@@ -31,23 +31,17 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
 def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "attribute", folder)
     assert (status, err) == (0, "")
-    header, first, second = out.splitlines()[1:4]
-    assert header.split() == [
-        "rank",
-        "step",
-        "ms",
-        "compute",
-        "all-reduce",
-        "(waiting)",
-        "copies",
-        "bubble",
-        "host",
-        "overlap",
-        "evidence",
-    ]
-    assert first.split() == ["0", "0.060", "16.7", "61.7", "33.3", "0.0", "–", "21.7", "0.0", "op", "100"]
-    assert second.split()[:5] == ["1", "0.060", "50.0", "28.3", "0.0"]
-    assert "rank 1 makes others wait 0.020 ms exposed, last in 1 of 1" in out
+    sections = dict(section.split("\n", 1) for section in out.split("\n\n")[1:])
+    shares = next(body for heading, body in sections.items() if heading.startswith("WHERE THE STEP WENT")).splitlines()
+    assert shares[0].split() == ["rank", "step", "compute", "all-reduce", "idle/host"]
+    assert shares[1].split() == ["0", "60.0", "µs", "16.7", "61.7", "21.7"]
+    assert shares[2].split() == ["1", "60.0", "µs", "50.0", "28.3", "21.7"]
+    costs = next(body for heading, body in sections.items() if heading.startswith("COMMUNICATION")).splitlines()
+    assert costs[1].split() == ["0", "61.7", "0.0", "61.7", "28.3", "33.3"]
+    assert costs[2].split() == ["1", "28.3", "0.0", "28.3", "28.3", "0.0"]
+    waiting = "rank 1: 20.0 µs of exposed waiting over all ranks; last to arrive in 1 of 1 collectives"
+    assert waiting in sections["WHO KEEPS THE OTHERS WAITING"]
+    assert "on a CPU" in sections["TO BEAR IN MIND"]
 
 
 def test_json_and_csv(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +106,7 @@ def test_names_from_traces_cannot_reach_the_terminal(tmp_path: Path, capsys: pyt
 def test_a_defect_is_one_line_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(options: object) -> str:
+    def broken(options: object) -> tuple[int, str]:
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(cli, "_attribute", broken)
@@ -132,3 +126,11 @@ def test_version_starts_without_loading_anything_heavy() -> None:
     version, loaded = done.stdout.splitlines()
     assert version.startswith("shardscope ")
     assert loaded == "[]"
+
+
+def test_help_names_the_ways_in(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in ((["--help"], ["attribute", "doctor", "examples"]), (["doctor", "--help"], ["status 0"])):
+        with pytest.raises(SystemExit):
+            cli.main(arguments)
+        out = capsys.readouterr().out
+        assert all(word in out for word in words)

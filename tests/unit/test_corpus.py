@@ -1,4 +1,4 @@
-"""Every case of the shared corpus against the answers typed in beside it."""
+"""Every case of the corpus of strange traces against the answers typed in beside it."""
 
 import json
 from collections import Counter
@@ -12,12 +12,8 @@ from shardscope.attribution.result import Attribution, StepRow
 from shardscope.errors import DamagedTrace, EmptyTrace, RankError
 from shardscope.vocabulary import Kind
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-pytestmark = [
-    pytest.mark.shared,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason="the shared corpus is not beside this checkout"),
-]
-EXPECTED: dict[str, Any] = json.loads((CORPUS / "expected.json").read_text()) if CORPUS.is_dir() else {}
+CORPUS = Path(__file__).parents[1] / "data" / "corpus"
+EXPECTED: dict[str, Any] = json.loads((CORPUS / "expected.json").read_text())
 
 # (case, rank label in expected.json, paths under the corpus, rank, salvage)
 ROWS: list[tuple[str, str, list[str], int | None, bool]] = [
@@ -229,11 +225,21 @@ def test_pipeline_bubble() -> None:
     assert pipeline.closed_form_fraction == pytest.approx(1 / 3)
 
 
-def test_dlrm() -> None:
-    """A real job: 8 V100, NCCL, every all-to-all named SendRecv, no marks of groups."""
-    folder = CORPUS.parent / "traces" / "dlrm8"
-    result = attribute_paths([folder])
-    assert [item.rank for item in result.ranks] == list(range(8))
-    assert sum(c.transfer_ns or 0 for c in result.collectives) / 1000 == pytest.approx(217, rel=0.05)
-    assert Counter(c.last_rank for c in result.collectives)[7] == 5
-    assert Counter(c.kind for c in result.collectives) == {Kind.ALL_TO_ALL: 5, Kind.ALL_REDUCE: 3}
+def test_merge_collisions_stay_apart() -> None:
+    """Two ranks with equal process, correlation and flow ids."""
+    result = attribution(["case_45_merge_collisions"])
+    assert [rank.rank for rank in result.ranks] == [0, 1]
+    assert all(rank.warnings == [] for rank in result.ranks)
+
+
+SHARED = Path(__file__).parents[3] / "shared" / "corpus"
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpus is not beside this checkout")
+def test_the_copy_is_the_whole_corpus() -> None:
+    def contents(folder: Path) -> dict[str, bytes]:
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("README.md", "gen_big.py")]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    assert contents(CORPUS) == contents(SHARED)

@@ -76,6 +76,34 @@ def test_device_traces_go_to_hta_as_they_are_and_custom_kernels_are_named(tmp_pa
     assert not by_name["kernel_time"].flagged
 
 
+def test_idle_time_of_streams_beside_htas(tmp_path: Path) -> None:
+    """Stream 7: [0,30), [40,50) launched at 35, too late; [60,70) launched at 5, 10 after the last; [170,180) launched
+    at 6, long held: host wait 10, kernel wait 10, other 100. Stream 20: one kernel, no gap."""
+    pytest.importorskip("hta")
+    trace = HandMade(0, 1, "nccl").step(1, 0, 200).kernel("a", 0, 30, correlation=1, launch=0)
+    trace.kernel("b", 40, 50, correlation=2, launch=35).kernel("c", 60, 70, correlation=3, launch=5)
+    trace.kernel("d", 170, 180, correlation=4, launch=6)
+    trace.kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 70, 168, 20, correlation=5, launch=7)
+    result = attribute_paths([trace.write(tmp_path / "rank0.json")])
+    rows = {row.quantity: row for row in second_opinion(tmp_path, result).rows}
+    for name, right in (("host_wait", 10), ("kernel_wait", 10), ("other", 100)):
+        row = rows[f"stream_{name}_time"]
+        assert (row.ours_ns, row.hta_ns, row.flagged) == (right * US, right * US, False)
+    # The ledger counts idleness of the whole device: the communication covers most of the long gap.
+    (step,) = result.ranks[0].steps
+    assert (step.not_launched_ns, step.queued_ns) == (5 * US, (5 + 10 + 2) * US)
+
+
+def test_several_devices_in_one_file_are_not_given_to_hta(tmp_path: Path) -> None:
+    pytest.importorskip("hta")
+    trace = HandMade(0, 1, "nccl").step(1, 0, 100)
+    for device in (0, 1):
+        trace.add("kernel", "gemm", 10, 50, 7, device=device, stream=7, correlation=device + 1)
+    opinion = second_opinion(tmp_path, attribute_paths([trace.write(tmp_path / "rank0.json")]))
+    assert not opinion.available
+    assert "several devices" in str(opinion.reason)
+
+
 def test_without_hta_the_reason_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu_run(tmp_path)
     result = attribute_paths([tmp_path])

@@ -6,25 +6,22 @@ from pathlib import Path
 
 from shardscope.attribution import bubble, clock
 from shardscope.attribution.analysis import Analysis, remember
-from shardscope.attribution.device import fill_device_view, has_device_work
-from shardscope.attribution.groups import GroupTable
-from shardscope.attribution.host import fill_host_view
 from shardscope.attribution.kinds import Patterns
 from shardscope.attribution.ledger import Frame, RowParts, build_row, communications_by_step
-from shardscope.attribution.marks import find_marks
 from shardscope.attribution.match import match_all, split_waits
+from shardscope.attribution.prepare import prepare
 from shardscope.attribution.result import Attribution, PipelineBubble, SkippedFile
-from shardscope.attribution.salvage import drop_cut_steps, drop_steps_without_spans
-from shardscope.attribution.steps import host_steps
 from shardscope.attribution.summary import choose_step, collective_rows, rank_result
 from shardscope.attribution.view import RankView
+from shardscope.attribution.worlds import say_far_clocks, say_step_ranges, split_worlds
 from shardscope.errors import EmptyTrace, ResultError
 from shardscope.measure.record import CommunicationCall, RunRecord, load_run
-from shardscope.trace.find import Found, load_files
+from shardscope.trace.find import Found, assign_ranks, collect, load_files
+from shardscope.trace.parallel import read_all
 from shardscope.trace.table import Timeline
 from shardscope.vocabulary import Status
 
-__all__ = ["analyse", "analyse_run", "attribute_paths", "attribute_run"]
+__all__ = ["Inputs", "analyse", "analyse_run", "attribute_paths", "attribute_run", "find_inputs"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,29 @@ def attribute_run(folder: Path) -> Attribution:
 
 def analyse_run(folder: Path) -> Analysis:
     """Like attribute_run, with the sets behind the result."""
+    work = _of_run(folder)
+    return analyse(load_files(work.files, ranks=work.ranks), work.plan)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The trace files to analyse, whose they are where that is told, what was passed over, and what a run planned."""
+
+    files: Sequence[Path]
+    ranks: Mapping[Path, int]
+    skipped: list[tuple[Path, str]]
+    plan: _Plan
+
+
+def find_inputs(paths: Sequence[Path], ranks: Mapping[Path, int] | None = None) -> Inputs:
+    """What there is to read under the paths. Raises ShardscopeError when there is nothing."""
+    if len(paths) == 1 and (paths[0] / "run.json").is_file():
+        return _of_run(paths[0])
+    files, skipped = collect(paths)
+    return Inputs(files, ranks or {}, skipped, _Plan())
+
+
+def _of_run(folder: Path) -> Inputs:
     record = load_run(folder)
     if record.status is not Status.OK:
         raise ResultError(f"{folder}: nothing to attribute, the run is {record.status.value} ({record.reason})")
@@ -51,8 +71,8 @@ def analyse_run(folder: Path) -> Analysis:
     for path in paths:
         if path.resolve().parent != folder.resolve():
             raise ResultError(f"{folder}: run.json names a trace outside its folder ({path.name}); measure it again")
-    found = load_files(paths, ranks={path: trace.rank for path, trace in zip(paths, record.traces, strict=True)})
-    return analyse(found, _plan_of(record))
+    ranks = {path: trace.rank for path, trace in zip(paths, record.traces, strict=True)}
+    return Inputs(paths, ranks, [], _plan_of(record))
 
 
 def _plan_of(record: RunRecord) -> _Plan:
@@ -75,50 +95,47 @@ def attribute_paths(
     `salvage`: use the complete steps of a cut file. `ranks`: which rank a file belongs to, where the file does not say.
     `patterns`: a file of further kernel names (attribution/kinds.toml). Raises ShardscopeError.
     """
-    paths = [Path(path) for path in paths]
-    if len(paths) == 1 and (paths[0] / "run.json").is_file():
-        return attribute_run(paths[0])
-    return analyse(load_files(paths, salvage=salvage, ranks=ranks or {}), _Plan(), Patterns(patterns)).result
+    inputs = find_inputs([Path(path) for path in paths], ranks)
+    named = Patterns(patterns)  # a bad pattern file is told before the long reading
+    found = assign_ranks(read_all(inputs.files, salvage=salvage), inputs.skipped, inputs.ranks)
+    return analyse(found, inputs.plan, named).result
 
 
 def analyse(found: Found, plan: _Plan | None = None, patterns: Patterns | None = None) -> Analysis:
     """Everything between loaded timelines and the result."""
     plan, patterns = plan or _Plan(), patterns or Patterns()
-    views: dict[int, RankView] = {}
-    bases = [timeline.base_ns for _, timeline in found.timelines]
-    # Without a base in every file their distances mean nothing; the collectives' ends align the clocks then.
-    base = min(bases) if all(bases) else None
     skipped = [SkippedFile(file=str(path), reason=reason) for path, reason in found.skipped]
-    for key, (rank, timeline) in enumerate(found.timelines):
-        if base is not None:
-            _shift(timeline, timeline.base_ns - base)
-        view = _view(rank, timeline, plan.sidecar.get(rank) if rank is not None else None, patterns)
-        if not view.steps:
-            skipped.append(SkippedFile(file=str(timeline.path), reason="no step is complete"))
-            continue
-        views[rank if rank is not None else -1 - key] = view
-    if not views:
-        raise EmptyTrace(f"{found.timelines[0][1].path}: no complete step; profile at least one whole step")
-    matches = match_all(views)
-    offsets, clocks = clock.align(matches, sorted(views))
+    views = _views(found, plan, patterns, skipped)
+    compared = {key: view for key, view in views.items() if not view.secondary}
+    worlds = split_worlds(compared)
+    say_step_ranges(compared)
+    matches = [match for world in worlds for match in match_all(world)]
+    offsets, clocks = clock.align(matches, sorted(compared))
+    say_far_clocks(compared, offsets)
     given_up = split_waits(matches, offsets, clocks.residual_ns or 0)
     for reason, count in given_up.items():
         views[min(views)].warn("unmatched", count, f"collectives whose record contradicts the clocks: {reason}")
-    pipelines = bubble.find_pipelines(views, matches, plan.stages, plan.bubble_fraction)
+    pipelines = [
+        pipeline
+        for world in worlds
+        for pipeline in bubble.find_pipelines(world, matches, plan.stages, plan.bubble_fraction)
+    ]
     parts: dict[tuple[int, int | None], RowParts] = {}
     for pipeline in pipelines:
         bubble.frames(pipeline, views, offsets)
     frames = {key: frame for pipeline in pipelines for key, frame in pipeline.frames.items()}
     for key, view in views.items():
-        items = communications_by_step(view)
+        items, launched = communications_by_step(view)
         for index, step in enumerate(view.steps):
             frame = _usable(frames.get((key, step.number)), items[index])
-            parts[key, step.number] = build_row(view, index, items[index], frame)
+            parts[key, step.number] = build_row(view, index, items[index], launched[index], frame)
     summary = choose_step(views)
     bubbles: list[PipelineBubble] = [bubble.summarise(p, views, parts, offsets, summary) for p in pipelines]
     result = Attribution(
         summary_step=summary,
-        ranks=[rank_result(key, views[key], parts, summary) for key in sorted(views)],
+        ranks=[
+            rank_result(key, views[key], parts, summary) for key in sorted(views, key=lambda key: _order(views[key]))
+        ],
         collectives=collective_rows(matches, parts, clocks),
         pipelines=bubbles,
         clock=clocks,
@@ -126,6 +143,30 @@ def analyse(found: Found, plan: _Plan | None = None, patterns: Patterns | None =
         skipped_files=skipped,
     )
     return remember(Analysis(result, views, parts, matches))
+
+
+def _views(found: Found, plan: _Plan, patterns: Patterns, skipped: list[SkippedFile]) -> dict[int, RankView]:
+    """By rank; those that are no rank's only view by a negative number."""
+    bases = [timeline.base_ns for _, timeline in found.timelines]
+    # Without a base in every file their distances mean nothing; the collectives' ends align the clocks then.
+    base = min(bases) if all(bases) else None
+    views: dict[int, RankView] = {}
+    for rank, timeline in found.timelines:
+        if base is not None:
+            _shift(timeline, timeline.base_ns - base)
+        sidecar = plan.sidecar.get(rank) if rank is not None else None
+        for view in prepare(rank, timeline, sidecar, patterns):
+            if view.steps:
+                views[-1 - len(views) if rank is None or view.secondary else rank] = view
+            elif not view.secondary:
+                skipped.append(SkippedFile(file=str(timeline.path), reason="no step is complete"))
+    if not views:
+        raise EmptyTrace(f"{found.timelines[0][1].path}: no complete step; profile at least one whole step")
+    return views
+
+
+def _order(view: RankView) -> tuple[bool, int, bool, int]:
+    return view.rank is not None, view.rank or 0, view.secondary, view.device_index or 0
 
 
 def _usable(frame: Frame | None, items: Sequence[object]) -> Frame | None:
@@ -138,53 +179,6 @@ def _shift(timeline: Timeline, distance: int) -> None:
     if distance:
         timeline.start += distance
         timeline.end += distance
-
-
-def _view(
-    rank: int | None, timeline: Timeline, sidecar: Sequence[CommunicationCall] | None, patterns: Patterns
-) -> RankView:
-    groups = GroupTable(timeline.metadata)
-    files = [str(path) for path in timeline.parts or (timeline.path,)]
-    view = RankView(rank, timeline, groups, device_name(timeline), groups.world_size, files=files)
-    for code, count in sorted(timeline.warnings.items()):
-        view.warn(code, count, _REPAIRS.get(code, code))
-    host_steps(view)
-    find_marks(view)
-    drop_cut_steps(view)
-    if not view.steps:
-        return view
-    if has_device_work(timeline):
-        fill_device_view(view, patterns)
-    else:
-        fill_host_view(view, sidecar)
-        if drop_steps_without_spans(view) and view.steps:
-            fill_host_view(view, sidecar)
-    return view
-
-
-_REPAIRS = {
-    "bad_escape": "strings with unescaped backslashes or quotes; names repaired",
-    "not_a_number": "nan or inf as a number; read as absent",
-    "trailing_comma": "commas before a closing bracket; ignored",
-    "bad_bytes": "bytes that are not UTF-8, or control characters, in strings; names repaired",
-    "malformed_event": "elements that are no events; left out",
-    "no_time": "events without a usable start; left out",
-    "no_duration": "events that never ended; counted as having no length",
-    "negative_duration": "events with negative durations; counted as having no length",
-    "duplicate_record": "device records written twice; counted once",
-}
-
-
-def device_name(timeline: Timeline) -> str:
-    """The kind of accelerator by its runtime records; "cpu" without device work."""
-    if not has_device_work(timeline):
-        return "cpu"
-    if any(name.startswith("hip") for name in timeline.names):
-        return "hip"
-    for category in timeline.categories:
-        if category and category.endswith("_runtime"):
-            return category.removesuffix("_runtime")
-    return "cuda"
 
 
 def _missing(views: Mapping[int, RankView], wanted: frozenset[int] | None) -> list[int]:

@@ -120,8 +120,9 @@ def frames(pipeline: Pipeline, views: Mapping[int, RankView], offsets: Mapping[i
 def _micro_compute(view: RankView, number: int | None, marked: bool) -> IntArray:
     """Compute of micro-batches in one step: inside the marks, else everything before the optimizer."""
     step = next(step for step in view.steps if step.number == number)
-    work = view.micro_compute if marked else subtract(view.compute, view.optimizer_compute)
-    return clip(work, step.start, step.end)
+    if marked:
+        return clip(view.micro_compute, step.start, step.end)
+    return subtract(clip(view.compute, step.start, step.end), clip(view.optimizer_compute, step.start, step.end))
 
 
 def summarise(

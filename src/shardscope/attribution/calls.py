@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardscope.attribution import gloo
 from shardscope.attribution.communication import Communication
-from shardscope.attribution.intervals import EMPTY, IntArray, clip, from_pairs, union
+from shardscope.attribution.intervals import EMPTY, IntArray, clip, single, union
 from shardscope.attribution.kinds import kind_of_operation
 from shardscope.attribution.sizes import message_bytes
 from shardscope.attribution.view import RankView
@@ -117,8 +117,8 @@ def _call(table: Timeline, row: int, start: int, end: int) -> Communication:
     kind = kind_of_operation(name)
     call = Communication(
         kind or Kind.UNKNOWN, Evidence.OP if kind else Evidence.UNKNOWN, int(table.start[row]), end,
-        from_pairs([(start, end)]), name=name, direction=_DIRECTIONS.get(name), thread=int(table.thread[row]),
-        order=int(table.start[row]), call_end=end, dims=gloo.sizes(args), inside=from_pairs([(start, end)]),
+        single(start, end), name=name, direction=_DIRECTIONS.get(name), thread=int(table.thread[row]),
+        order=int(table.start[row]), call_end=end, dims=gloo.sizes(args), inside=single(start, end),
     )  # fmt: skip
     concrete = _concrete(args)
     if call.direction is not None and len(concrete) >= 4:
@@ -201,7 +201,7 @@ def _point_to_point(
             orphans.append(span)
             continue
         if owner.direction is None:  # monitored_barrier sends and receives inside its call
-            owner.extend(clip(from_pairs([(span.start, span.end)]), owner.order, owner.call_end))
+            owner.extend(clip(single(span.start, span.end), owner.order, owner.call_end))
             continue
         owner.posted, owner.end, owner.spans = span.start, span.end, 1
         owner.element_type = owner.element_type or span.element_type
@@ -221,7 +221,7 @@ def _closing_gap(activity: IntArray, start: int, end: int) -> IntArray:
     """The idle stretch of a thread that ends at `end`, clipped to the span."""
     place = int(np.searchsorted(activity[:, 0], end, side="left"))
     last = int(activity[place - 1, 1]) if place else start
-    return from_pairs([(max(start, min(last, end)), end)])
+    return single(max(start, min(last, end)), end)
 
 
 def _attach_helpers(calls: list[Communication], helpers: list[_Helper]) -> None:
@@ -246,7 +246,7 @@ def _attach_helpers(calls: list[Communication], helpers: list[_Helper]) -> None:
         if helper.waits:
             call = _oldest_pending(helper, pending, waited) or last
             waited.add(id(call))
-        call.busy = union(call.busy, from_pairs([(helper.start, helper.end)]))
+        call.busy = union(call.busy, single(helper.start, helper.end))
         if not call.spans:
             call.end = max(call.end, helper.end)
 
@@ -267,7 +267,7 @@ def _oldest_pending(
 def _stray(helper: _Helper) -> Communication:
     """A wait for something that was issued before the trace began."""
     return Communication(
-        Kind.UNKNOWN, Evidence.UNKNOWN, helper.start, helper.end, from_pairs([(helper.start, helper.end)]),
+        Kind.UNKNOWN, Evidence.UNKNOWN, helper.start, helper.end, single(helper.start, helper.end),
         name="wait_tensor", thread=helper.thread, order=helper.start, synchronising=False,
     )  # fmt: skip
 
@@ -276,7 +276,7 @@ def _orphan(span: gloo.Span, activity: dict[int, IntArray]) -> Communication:
     """A span whose call is not in the trace: only its name tells the kind."""
     kind = kind_of_operation(span.name)
     direction = _SPAN_DIRECTIONS.get(span.name)
-    busy = from_pairs([(span.start, span.end)])
+    busy = single(span.start, span.end)
     found = Communication(
         kind or Kind.UNKNOWN, Evidence.NAME if kind else Evidence.UNKNOWN, span.start, span.end, busy,
         name=span.name, thread=span.thread, order=span.start, direction=direction, spans=1,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from shardscope.attribution.intervals import EMPTY, IntArray, clip, union
+from shardscope.attribution.intervals import EMPTY, IntArray, clip, single, union
 from shardscope.vocabulary import Axis, Evidence, Kind
 
 __all__ = ["Communication", "Direction"]
@@ -60,5 +60,10 @@ class Communication:
 
     def split_at(self, instant: int) -> None:
         """Waiting before `instant`, transferring from it on."""
+        if len(self.busy) == 1:  # nearly always, and then cheap
+            start, end = self.busy[0].tolist()
+            middle = min(max(instant, start), end)
+            self.waits, self.transfers = single(start, middle), single(middle, end)
+            return
         self.waits = clip(self.busy, -_FAR, instant)
         self.transfers = clip(self.busy, instant, _FAR)

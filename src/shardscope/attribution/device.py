@@ -1,5 +1,6 @@
 """Events of a rank with an accelerator: kernels compute or communicate, copies copy."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from shardscope.attribution.communication import Communication
 from shardscope.attribution.groups import Group
-from shardscope.attribution.intervals import IntArray, covers, from_pairs, intersect, union
+from shardscope.attribution.intervals import IntArray, covers, intersect, single, union
 from shardscope.attribution.kinds import Patterns, kind_of_operation
 from shardscope.attribution.marks import loader_spans, optimizer_spans
 from shardscope.attribution.sizes import metadata_bytes
@@ -19,6 +20,8 @@ from shardscope.vocabulary import Axis, Evidence, Kind
 
 __all__ = ["fill_device_view", "has_device_work"]
 
+_DEVICES_APART = 1_000_003  # more than any stream number
+_NESTED = 8  # operations that state one collective are nested at most this deep
 _OPERATIONS = ("record_param_comms", "nccl:", "rccl:", "xccl:", "c10d::")
 
 
@@ -30,12 +33,13 @@ def has_device_work(table: Timeline) -> bool:
 def fill_device_view(view: RankView, patterns: Patterns) -> None:
     """Fill compute, copies, communication and step windows of a rank with device records."""
     table = view.timeline
-    rows = np.flatnonzero((table.kind == Class.KERNEL) | (table.kind == Class.COPY))
+    rows = np.flatnonzero(_on_device(view))
     start, end = table.start[rows], table.end[rows].copy()
-    _clip_overflows(view, rows, start, end)
+    lanes = _lanes(table, rows)
+    _clip_overflows(view, rows, lanes, start, end)
     kernel = table.kind[rows] == Class.KERNEL
     launch, cause = _launches(table, rows)
-    operations = _Operations(table)
+    operations = _Operations(table, launch, cause)
     communications: dict[int, Communication] = {}
     claimed = {code: patterns.kind(table.names[code]) for code in np.unique(table.name[rows[kernel]]).tolist()}
     for position in np.flatnonzero(kernel).tolist():
@@ -44,36 +48,52 @@ def fill_device_view(view: RankView, patterns: Patterns) -> None:
         own = table.args.get(row)
         if name_kind is None and (own is None or own.collective is None):
             continue
-        causes = operations.around(cause[position], int(launch[position]), int(table.external[row]))
+        causes = operations.around(int(cause[position]), int(launch[position]), int(table.external[row]))
         communications[position] = _communication(
             view, row, int(start[position]), int(end[position]), name_kind, own, causes
         )
     communicating = np.zeros(len(rows), dtype=bool)
     communicating[list(communications)] = True
-    work = DeviceWork(start, end, launch, table.stream[rows] + 1_000_003 * table.device[rows], kernel & ~communicating)
+    work = DeviceWork(start, end, launch, lanes, kernel & ~communicating)
     device_windows(view, work)
     for position, item in communications.items():
         item.step = int(work.step[position]) if 0 <= work.step[position] < len(view.steps) else None
     view.compute = _set(start, end, work.compute)
     view.copies = _set(start, end, ~kernel)
     view.communications = sorted(communications.values(), key=lambda item: item.arrival)
-    view.launches = Launches(start, launch)
+    view.launches = Launches(start, end, lanes, launch)
     operators = _set(table.start, table.end, table.kind == Class.HOST_OP)
     view.loading = intersect(loader_spans(table), operators)
     view.micro_compute = _launched(view.mark_spans, work)
     view.optimizer_compute = _launched(optimizer_spans(view), work)
 
 
+def _on_device(view: RankView) -> NDArray[np.bool_]:
+    """Rows of the view's device; work that names no device is the busiest one's."""
+    table = view.timeline
+    mask: NDArray[np.bool_] = (table.kind == Class.KERNEL) | (table.kind == Class.COPY)
+    if view.device_index is not None:
+        mask &= (table.device == view.device_index) | ((table.device < 0) & (not view.secondary))
+    return mask
+
+
+def _lanes(table: Timeline, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+    """A number for each stream of each device; work that names no device is told apart by its row in the trace."""
+    named = table.stream[rows] + _DEVICES_APART * (table.device[rows] + 1)
+    return np.where(table.device[rows] >= 0, named, -1 - table.thread[rows])
+
+
 def _set(start: NDArray[np.int64], end: NDArray[np.int64], mask: NDArray[np.bool_]) -> IntArray:
     return union(np.column_stack((start[mask], end[mask])))
 
 
-def _clip_overflows(view: RankView, rows: NDArray[np.intp], start: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+def _clip_overflows(
+    view: RankView, rows: NDArray[np.intp], lane: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]
+) -> None:
     """Kernels of one stream run one after the other (a dependent one may start a little early), so one that outlasts
     its successor has a wrong duration: it ends where the successor starts. Nodes of one graph launch may overlap."""
     table = view.timeline
     kernels = table.kind[rows] == Class.KERNEL
-    lane = table.stream[rows] + 1_000_003 * table.device[rows]
     count = 0
     for stream in np.unique(lane[kernels]).tolist():
         mine = np.flatnonzero(kernels & (lane == stream))
@@ -110,14 +130,17 @@ def _launches(table: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.int64
 class _Operations:
     """Host operations that state what they communicate, found by thread and time or by external id."""
 
-    def __init__(self, table: Timeline) -> None:
+    def __init__(self, table: Timeline, launch: NDArray[np.int64], cause: NDArray[np.int64]) -> None:
         self.table = table
         stating = np.array([name.startswith(_OPERATIONS) for name in table.names], dtype=bool)
         host = (table.kind == Class.HOST_OP) | (table.kind == Class.ANNOTATION)
         rows = np.flatnonzero(host & stating[table.name]) if len(stating) else np.empty(0, dtype=np.intp)
-        self.by_thread: dict[int, NDArray[np.intp]] = {
-            int(thread): rows[table.thread[rows] == thread] for thread in np.unique(table.thread[rows])
-        }
+        self.by_thread: dict[int, tuple[list[int], list[int], list[int]]] = {}  # rows, starts, ends
+        self.launches: dict[int, list[int]] = {}
+        for thread in np.unique(table.thread[rows]).tolist():
+            mine = rows[table.thread[rows] == thread]
+            self.by_thread[thread] = mine.tolist(), table.start[mine].tolist(), table.end[mine].tolist()
+            self.launches[thread] = np.sort(launch[cause == thread]).tolist()
         self.by_external: dict[int, list[int]] = {}
         for row in rows.tolist():
             if table.external[row] > 0:
@@ -125,13 +148,35 @@ class _Operations:
 
     def around(self, thread: int, launch: int, external: int) -> list[int]:
         """Rows of the operations that enclose a launch, innermost first; else those with the external id."""
-        rows = self.by_thread.get(int(thread))
-        if rows is not None and launch != LAUNCH_UNKNOWN:
-            high = int(np.searchsorted(self.table.start[rows], launch, side="right"))
-            found = [int(row) for row in rows[max(0, high - 8) : high][::-1] if self.table.end[row] > launch]
+        if launch != LAUNCH_UNKNOWN and thread in self.by_thread:
+            rows, starts, ends = self.by_thread[thread]
+            high = bisect_right(starts, launch)
+            found = [rows[at] for at in range(high - 1, max(0, high - _NESTED) - 1, -1) if ends[at] > launch]
             if found:
-                return found
+                return [*found, *self._coalesced(thread, high, found)]
         return self.by_external.get(external, []) if external > 0 else []
+
+    def _coalesced(self, thread: int, high: int, found: list[int]) -> list[int]:
+        """What a coalesced launch carries: the operations before it that launched nothing of their own, if they all
+        state one kind."""
+        if not any("coalesced" in (text := self._text(row)) and kind_of_operation(text) is None for row in found):
+            return []
+        rows, starts, ends = self.by_thread[thread]
+        launches = self.launches[thread]
+        inside: list[int] = []
+        for at in range(high - 1, -1, -1):
+            if rows[at] in found:
+                continue
+            if bisect_left(launches, starts[at]) < bisect_left(launches, ends[at]):
+                break
+            inside.append(rows[at])
+        kinds = {kind_of_operation(self._text(row)) for row in inside}
+        return inside[:1] if len(kinds) == 1 else []
+
+    def _text(self, row: int) -> str:
+        args = self.table.args.get(row)
+        stated = args.collective if args is not None else None
+        return self.table.names[self.table.name[row]] if stated is None else str(stated)
 
 
 def _communication(
@@ -139,10 +184,10 @@ def _communication(
 ) -> Communication:
     table = view.timeline
     kind, evidence, stated = _kind(table, name_kind, own, causes)
-    sources = [args for args in (own, *(table.args.get(cause) for cause in causes)) if args is not None]
+    sources = [args for args in (own, *map(table.args.get, causes)) if args is not None]
     group = next((found for args in sources if (found := view.groups.of(args)) is not None), None)
     item = Communication(
-        kind, evidence, start, end, from_pairs([(start, end)]), name=stated or table.names[table.name[row]],
+        kind, evidence, start, end, single(start, end), name=stated or table.names[table.name[row]],
         order=start, synchronising=kind not in (Kind.BROADCAST, Kind.OTHER) or "barrier" in stated.lower(),
     )  # fmt: skip
     if group is None:
@@ -150,6 +195,13 @@ def _communication(
     item.group, item.group_name, item.group_size, item.axis = group.ranks, group.name, group.size, group.axis
     for args in sources:
         _add_metadata(item, args)
+        if (
+            item.bytes is not None
+            and item.sequence is not None
+            and item.synchronising
+            and item.kind is not Kind.SEND_RECEIVE
+        ):
+            break  # a farther source can add nothing
     return item
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shardscope.attribution.communication import Communication
-from shardscope.attribution.intervals import from_pairs
+from shardscope.attribution.intervals import single
 from shardscope.attribution.kinds import kind_of_operation
 from shardscope.trace.events import Args
 from shardscope.vocabulary import Kind
@@ -83,7 +83,7 @@ def assign(calls: Sequence[Communication], spans: Sequence[Span]) -> list[Span]:
     else:
         pairs, rest = _by_pool(by_group, spans)
     for call, span in pairs:
-        call.extend(from_pairs([(span.start, span.end)]))
+        call.extend(single(span.start, span.end))
         call.spans += 1
         call.element_type = call.element_type or span.element_type
     return rest

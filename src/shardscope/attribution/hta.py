@@ -8,14 +8,17 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shardscope.attribution.analysis import Analysis, analysis_of
 from shardscope.attribution.export import write_rows
 from shardscope.attribution.intervals import IntArray, intersect, subtract, total, union
 from shardscope.attribution.result import Attribution, HtaRow, SecondOpinion
+from shardscope.attribution.steps import LAUNCH_UNKNOWN
 from shardscope.attribution.view import RankView
 from shardscope.errors import ResultError
 from shardscope.trace.events import Class
@@ -24,6 +27,8 @@ __all__ = ["second_opinion"]
 
 _TOLERANCE_NS = 1000.0
 _NO_ROUNDING = "HTA_DISABLE_NS_ROUNDING"  # else HTA rounds every time to whole microseconds
+_SHORT_GAP_US = 30  # HTA's limit between kernel wait and other; its text says ns, its comparison is of µs
+_GAPS = ("host_wait", "kernel_wait", "other")
 _OVERLAP_STEP = 0.005e-2  # HTA gives the overlap in percent with two decimals
 
 
@@ -34,6 +39,7 @@ class _Sets:
     compute: IntArray
     communication: IntArray
     copies: IntArray
+    gaps: dict[str, float] = field(default_factory=dict)
 
     def numbers(self) -> dict[str, float]:
         """HTA's quantities from our sets (ns): its kernel time runs from the first to the last device event."""
@@ -45,6 +51,7 @@ class _Sets:
             "non_compute_time": float(total(subtract(everything, self.compute))),
             "idle_time": float(span - total(everything)),
             "overlap_time": float(total(intersect(self.communication, self.compute))),
+            **self.gaps,
         }
 
 
@@ -76,6 +83,9 @@ def second_opinion(folder: Path, result: Attribution) -> SecondOpinion:
                 reason = f"HTA {version} failed on rank {key}: {type(error).__name__}: {error}"
                 return SecondOpinion(available=False, reason=" ".join(reason.split())[:300], version=version, rows=[])
             rows += _compare(view, key, sets, numbers)
+    if not rows and any(_unreadable(view) for view in analysis.views.values()):
+        reason = "HTA reads one file per rank and takes several devices in it for one, so it was not asked"
+        return SecondOpinion(available=False, reason=reason, version=version, rows=[])
     return SecondOpinion(available=True, reason=None, version=version, rows=rows)
 
 
@@ -92,13 +102,40 @@ def _prepare(analysis: Analysis, key: int, path: Path) -> tuple[Path, _Sets] | N
     """The file HTA reads and our sets over the same time; None for a rank that did nothing."""
     view = analysis.views[key]
     if view.launches is not None:
+        if _unreadable(view):
+            return None
         everything = union(*(item.busy for item in view.communications))
-        return view.timeline.path, _Sets(view.compute, everything, view.copies)
+        return view.timeline.path, _Sets(view.compute, everything, view.copies, _stream_gaps(view))
     part = analysis.parts.get((key, analysis.result.summary_step))
     if part is None or not (len(part.compute) or len(part.busy)):
         return None
     write_rows(view, part, path)
     return path, _Sets(part.compute, part.busy, part.copies)
+
+
+def _unreadable(view: RankView) -> bool:
+    return view.device_index is not None or bool(view.timeline.parts)
+
+
+def _stream_gaps(view: RankView) -> dict[str, float]:
+    """Idle time of each stream between its first and last work, summed over streams, split as HTA does (ns).
+
+    host wait: the next work was launched after the stream ran empty; kernel wait: before, and the gap is short; other:
+    before, and the gap is long, or no launch is recorded. Other streams may be busy meanwhile, so these are not the
+    ledger's not_launched and queued.
+    """
+    work = view.launches
+    assert work is not None
+    found = dict.fromkeys(_GAPS, 0)
+    for stream in np.unique(work.stream).tolist():
+        mine = np.flatnonzero(work.stream == stream)
+        launch, free = work.launch[mine[1:]], np.maximum.accumulate(work.end[mine[:-1]])
+        gap = np.maximum(work.start[mine[1:]] - free, 0)
+        late = launch > free
+        short = ~late & (launch != LAUNCH_UNKNOWN) & (gap < _SHORT_GAP_US * 1000)
+        for name, mask in zip(_GAPS, (late, short, ~late & ~short), strict=True):
+            found[name] += int(gap[mask].sum())
+    return {f"stream_{name}_time": float(spent) for name, spent in found.items()}
 
 
 def _ask(trace_analysis: Any, rank: int, path: Path, sets: _Sets) -> dict[str, float]:
@@ -114,6 +151,10 @@ def _ask(trace_analysis: Any, rank: int, path: Path, sets: _Sets) -> dict[str, f
         percent = float(hta.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"])
         if not math.isnan(percent):  # it is where HTA sees no communication
             numbers["overlap_time"] = percent / 100 * busy
+    if sets.gaps:
+        idle = hta.get_idle_time_breakdown(ranks=[rank], visualize=False, consecutive_kernel_delay=_SHORT_GAP_US)[0]
+        spent = idle.groupby("idle_category")["idle_time"].sum()
+        numbers |= {f"stream_{name}_time": float(spent.get(name, 0.0)) * 1000 for name in _GAPS}
     return numbers
 
 
@@ -138,6 +179,11 @@ def _cause(view: RankView, quantity: str, difference: float, sets: _Sets) -> str
         return "HTA rounds the overlap to 0.01 %"
     if view.launches is None:
         return "not explained"
+    if quantity.startswith("stream_"):
+        unknown = int((view.launches.launch == LAUNCH_UNKNOWN).sum())
+        if unknown:
+            return f"HTA takes the {unknown} records without a launch for launched by the first record of the trace"
+        return "HTA subtracts where work of one stream overlaps, and does not repair durations"
     if quantity in ("compute_time", "non_compute_time", "overlap_time") and _unusual_names(view):
         return "HTA types kernels by name: communication kernels of other libraries count as computation there"
     return "HTA leaves out device work whose launch is outside the recorded steps, and does not repair durations"

@@ -14,9 +14,11 @@ __all__ = [
     "IntArray",
     "clip",
     "complement",
+    "covered_before",
     "covers",
     "from_pairs",
     "intersect",
+    "single",
     "subtract",
     "total",
     "union",
@@ -32,6 +34,11 @@ def from_pairs(pairs: Iterable[tuple[int, int]]) -> IntArray:
     """The union of (start, end) pairs; pairs that are empty or reversed hold no time and are dropped."""
     rows = list(pairs)
     return union(np.array(rows, dtype=np.int64)) if rows else EMPTY
+
+
+def single(start: int, end: int) -> IntArray:
+    """The set of one interval, without time if it is empty or reversed."""
+    return np.array(((start, end),), dtype=np.int64) if end > start else EMPTY
 
 
 def union(*parts: IntArray) -> IntArray:
@@ -69,6 +76,19 @@ def covers(intervals: IntArray, points: IntArray) -> NDArray[np.bool_]:
     return held
 
 
+def covered_before(intervals: IntArray, points: IntArray) -> IntArray:
+    """For each of the points (shape (k,)): how many nanoseconds of the set lie before it."""
+    if not len(intervals):
+        return np.zeros(len(points), dtype=np.int64)
+    lengths = intervals[:, 1] - intervals[:, 0]
+    before = np.concatenate(([0], np.cumsum(lengths)))
+    index = np.searchsorted(intervals[:, 0], points, side="right")
+    last = np.maximum(index - 1, 0)
+    missing = np.where(index > 0, np.maximum(intervals[last, 1] - points, 0), 0)
+    found: IntArray = before[index] - missing
+    return found
+
+
 def intersect(first: IntArray, second: IntArray) -> IntArray:
     """The instants in both sets."""
     return _combine(first, second, inside_second=True)
@@ -95,7 +115,7 @@ def clip(intervals: IntArray, start: int, end: int) -> IntArray:
 
 def complement(intervals: IntArray, start: int, end: int) -> IntArray:
     """The instants of [start, end) that a set does not hold."""
-    return subtract(from_pairs([(start, end)]), intervals)
+    return subtract(single(start, end), intervals)
 
 
 def _combine(first: IntArray, second: IntArray, *, inside_second: bool) -> IntArray:

@@ -70,7 +70,9 @@ def _load(read: object, where: str) -> list[tuple[re.Pattern[str], Kind]]:
 # Megatron, DeepSpeed, torchtitan and DeviceMesh names and descriptions of process groups, tried in order.
 _AXES: tuple[tuple[re.Pattern[str], Axis], ...] = (
     (
-        re.compile(r"expert_?(?:tensor_?)?(?:and_?)?(?:model_?)?parallel|(?<![a-z])(?:ep|moe)(?![a-z])|expert_?model"),
+        re.compile(
+            r"expert_?(?:tensor_?)?(?:and_?)?(?:model_?)?parallel|(?<![a-z])(?:ep|etp|moe)(?![a-z])|expert_?model"
+        ),
         Axis.EXPERT,
     ),
     (
@@ -81,13 +83,18 @@ _AXES: tuple[tuple[re.Pattern[str], Axis], ...] = (
     (re.compile(r"pipeline|embedding_?group|(?<![a-z])(?:pp|pipe)(?![a-z])"), Axis.PIPELINE),
     (re.compile(r"tensor|model_?parallel|(?<![a-z])(?:tp|mp)(?![a-z])"), Axis.TENSOR),
 )
-_MIXED = re.compile(r"expert_?data_?(?:parallel|modulo)|(?<![a-z])edp(?![a-z])")
+# The replicas of experts: their gradients are data-parallel traffic. torchtitan splits its dp_shard by expert groups.
+_EXPERT_DATA = re.compile(r"expert_?data_?(?:parallel|modulo)|(?<![a-z])(?:edp|efsdp|dp_shard_(?:mod|in)_ep)(?![a-z])")
+# Megatron-LM's groups over several axes, for norms of gradients and scales of FP8: no one axis's traffic.
+_SEVERAL = re.compile(r"^model_parallel_group$|tensor_and_(?:data|context)|tensor_model_pipeline")
 
 
 @lru_cache(maxsize=4096)
 def axis_of_group(label: str) -> Axis:
     """The dimension a process group's name or description states, Axis.UNKNOWN when it states none."""
     text = label.lower()
-    if _MIXED.search(text):  # the replicas of experts: their gradients are data-parallel traffic
+    if _SEVERAL.search(text):
+        return Axis.UNKNOWN
+    if _EXPERT_DATA.search(text):
         return Axis.DATA
     return next((axis for pattern, axis in _AXES if pattern.search(text)), Axis.UNKNOWN)

@@ -68,23 +68,34 @@ class RowParts:
     moved: NDArray[np.bool_]  # shares that are bubble; like shares.ns
 
 
-def communications_by_step(view: RankView) -> list[list[Communication]]:
-    """For each step the communication that is under way inside its window."""
-    lists: list[list[Communication]] = [[] for _ in view.steps]
+Lists = list[list[Communication]]
+
+
+def communications_by_step(view: RankView) -> tuple[Lists, Lists]:
+    """For each step the communication that is under way inside its window, and what belongs to it."""
+    lists: Lists = [[] for _ in view.steps]
+    launched: Lists = [[] for _ in view.steps]
     starts = np.array([step.start for step in view.steps], dtype=np.int64)
     ends = np.array([step.end for step in view.steps], dtype=np.int64)
     for item in view.communications:
-        if not len(item.busy):
-            continue
-        low = int(np.searchsorted(ends, item.busy[0, 0], side="right"))
-        high = int(np.searchsorted(starts, item.busy[-1, 1], side="left"))
+        if item.step is not None and item.step < len(launched):
+            launched[item.step].append(item)
+    busy = [item for item in view.communications if len(item.busy)]
+    lows = np.searchsorted(ends, np.array([item.busy[0, 0] for item in busy], dtype=np.int64), side="right")
+    highs = np.searchsorted(starts, np.array([item.busy[-1, 1] for item in busy], dtype=np.int64), side="left")
+    for item, low, high in zip(busy, lows.tolist(), highs.tolist(), strict=True):
         for index in range(low, high):
             lists[index].append(item)
-    return lists
+    return lists, launched
 
 
-def build_row(view: RankView, index: int, items: Sequence[Communication], frame: Frame | None) -> RowParts:
-    """The ledger row of one step. Raises ResultError if its parts do not add up to the window."""
+def build_row(
+    view: RankView, index: int, items: Sequence[Communication], launched: Sequence[Communication], frame: Frame | None
+) -> RowParts:
+    """The ledger row of one step, from what is under way in its window and what the step itself launched.
+
+    Raises ResultError if its parts do not add up to the window.
+    """
     step = view.steps[index]
     compute = clip(view.compute, step.start, step.end)
     labels = _label_states(items)
@@ -108,7 +119,7 @@ def build_row(view: RankView, index: int, items: Sequence[Communication], frame:
         _fill_bubble(row, shares, moved, bubble_idle, frame)
     if view.launches is not None:
         row.not_launched_ns, row.queued_ns = _split_idle(host, view.launches)
-    row.calls = _calls(view, index)
+    row.calls = _calls(view, launched)
     _check(row, view)
     return RowParts(row, compute, busy_all, copies, bubble_idle, host, shares, moved)
 
@@ -214,29 +225,22 @@ def _fill_bubble(row: StepRow, shares: Shares, moved: NDArray[np.bool_], idle: I
 
 def _split_idle(idle: IntArray, launches: Launches) -> tuple[int, int]:
     """Idle time by the next device work: before its launch the host is late, after it something else holds it."""
-    not_launched = queued = 0
-    for start, end in idle.tolist():
-        place = int(np.searchsorted(launches.start, end, side="left"))
-        if place >= len(launches.start):
-            continue
-        launch = int(launches.launch[place])
-        if launch == LAUNCH_UNKNOWN:
-            continue
-        turn = min(max(launch, start), end)
-        not_launched += turn - start
-        queued += end - turn
-    return not_launched, queued
+    if not len(idle) or not len(launches.start):
+        return 0, 0
+    start, end = idle[:, 0], idle[:, 1]
+    place = np.searchsorted(launches.start, end, side="left")
+    launch = launches.launch[np.minimum(place, len(launches.start) - 1)]
+    known = (place < len(launches.start)) & (launch != LAUNCH_UNKNOWN)
+    turn = np.clip(launch, start, end)
+    return int((turn - start)[known].sum()), int((end - turn)[known].sum())
 
 
-def _calls(view: RankView, index: int) -> list[Calls]:
+def _calls(view: RankView, launched: Iterable[Communication]) -> list[Calls]:
     """Events of a step by kind, axis and group; a message's group is (source, destination)."""
     found: dict[tuple[Kind, Axis, tuple[int, ...] | None], list[Communication]] = defaultdict(list)
-    for item in view.communications:
-        if item.step == index:
-            group = item.group
-            if item.direction is not None:
-                group = _ends(view.rank, item)
-            found[item.kind, item.axis, group].append(item)
+    for item in launched:
+        group = item.group if item.direction is None else _ends(view.rank, item)
+        found[item.kind, item.axis, group].append(item)
     order = sorted(found, key=lambda key: (list(Kind).index(key[0]), key[1], key[2] or ()))
     return [
         Calls(

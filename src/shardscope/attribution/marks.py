@@ -51,5 +51,6 @@ def annotation_spans(table: Timeline, test: Callable[[str], bool]) -> IntArray:
     codes = [code for code, name in enumerate(table.names) if test(name)]
     if not codes:
         return EMPTY
-    mask = (table.kind == Class.ANNOTATION) & np.isin(table.name, codes)
+    # Traces of 2021 have annotations among the operators.
+    mask = ((table.kind == Class.ANNOTATION) | (table.kind == Class.HOST_OP)) & np.isin(table.name, codes)
     return union(np.column_stack((table.start[mask], table.end[mask])))

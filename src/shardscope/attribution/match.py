@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardscope.attribution.communication import Communication
-from shardscope.attribution.intervals import clip, from_pairs, subtract, union
+from shardscope.attribution.intervals import clip, single, subtract, union
 from shardscope.attribution.view import RankView
 from shardscope.vocabulary import Kind
 
@@ -41,9 +41,10 @@ def match_all(views: Mapping[int, RankView]) -> list[Matched]:
             key = _key(item, rank, view)
             if key is not None:
                 keyed[key][rank].append(item)
+    numbers = {rank: {step.number for step in view.steps} for rank, view in views.items()}
     found: list[Matched] = []
     for key, by_rank in keyed.items():
-        found += _pairs(by_rank, views) if key[0] == "pair" else _collectives(key, by_rank, views)
+        found += _pairs(by_rank, views) if key[0] == "pair" else _collectives(key, by_rank, views, numbers)
     found.sort(key=lambda match: min(item.arrival for item in match.members.values()))
     return found
 
@@ -67,7 +68,10 @@ def _key(item: Communication, rank: int, view: RankView) -> tuple[object, ...] |
 
 
 def _collectives(
-    key: tuple[object, ...], by_rank: Mapping[int, Sequence[Communication]], views: Mapping[int, RankView]
+    key: tuple[object, ...],
+    by_rank: Mapping[int, Sequence[Communication]],
+    views: Mapping[int, RankView],
+    numbers: Mapping[int, set[int | None]],
 ) -> Iterable[Matched]:
     how, group = str(key[0]), key[1] if key[0] in ("order", "sequence") else key[-1]
     lists = {rank: sorted(items, key=lambda item: item.order) for rank, items in by_rank.items()}
@@ -77,7 +81,10 @@ def _collectives(
     members = tuple(group) if isinstance(group, tuple) else _everyone(views)
     if members is None or not set(lists) <= set(members):  # a group that does not hold the rank contradicts itself
         return []
-    present = [rank for rank in members if rank in views]
+    rank, first = next((rank, items[0]) for rank, items in lists.items())
+    number = views[rank].steps[first.step].number if first.step is not None else None
+    # A rank whose trace has not got this step is missing here like one without a trace.
+    present = [rank for rank in members if rank in lists or (rank in views and number in numbers[rank])]
     # k-th with k-th only if every rank saw the same sequence of kinds.
     if len({tuple(item.kind for item in lists.get(rank, ())) for rank in present}) != 1:
         return []
@@ -192,7 +199,7 @@ def _split_pair(match: Matched, offsets: Mapping[int, int], residual: int) -> No
         for rank, item in match.members.items():
             offset = offsets.get(rank, 0)
             begin = item.posted if item.posted is not None else item.arrival
-            moving = clip(from_pairs([(start + offset, end + offset)]), begin, item.end)
+            moving = clip(single(start + offset, end + offset), begin, item.end)
             item.busy = union(item.inside, item.gap, moving)
             item.waits = subtract(subtract(item.gap, moving), item.inside)
             item.transfers = subtract(item.busy, item.waits)

@@ -137,6 +137,8 @@ class RankResult(_Result, kw_only=True):
     evidence_fraction: dict[Evidence, float]
     steps: list[StepRow]
     groups: list[GroupTotal]
+    # which device, where one process used several; each has its own entry then, all with the process's rank
+    device_index: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Collective(_Result, kw_only=True):
@@ -229,8 +231,11 @@ class SecondOpinion(_Result, kw_only=True):
 def load_attribution(path: Path) -> Attribution:
     """Read an attribution document. Raises ResultError when it is missing or of another schema."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Attribution)
+        result = msgspec.json.decode(path.read_bytes(), type=Attribution)
     except OSError as error:
-        raise ResultError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ResultError(f"{path}: cannot be read ({error.strerror}); attribute the run again") from error
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ResultError(f"{path}: not an attribution of this version ({error})") from error
+        raise ResultError(f"{path}: not an attribution of this version ({error}); attribute the run again") from error
+    if result.schema != SCHEMA_VERSION:
+        raise ResultError(f"{path}: schema {result.schema}, expected {SCHEMA_VERSION}; attribute the run again")
+    return result

@@ -10,10 +10,11 @@ from shardscope.attribution.view import RankView, Step
 from shardscope.trace.events import Class
 from shardscope.trace.table import Timeline
 
-__all__ = ["LAUNCH_UNKNOWN", "DeviceWork", "device_windows", "host_steps"]
+__all__ = ["LAUNCH_UNKNOWN", "DeviceWork", "device_windows", "host_steps", "step_numbers"]
 
 _MARK = re.compile(r"^ProfilerStep\s*#\s*(\d{1,15})$")
 LAUNCH_UNKNOWN = np.iinfo(np.int64).min
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class DeviceWork:
@@ -33,10 +34,12 @@ class DeviceWork:
 
 
 def host_steps(view: RankView) -> None:
-    """Set `view.steps` from ProfilerStep annotations of the host; without any, one window over what happened."""
+    """Set `view.steps` from the host's ProfilerStep marks (operators in traces of 2021, annotations since); without
+    any, one window over what happened."""
     table = view.timeline
-    numbers = {code: int(match[1]) for code, name in enumerate(table.names) if (match := _MARK.match(name))}
-    rows = [int(row) for row in table.rows(Class.ANNOTATION) if int(table.name[row]) in numbers]
+    numbers = _marks(table)
+    marking = ((table.kind == Class.ANNOTATION) | (table.kind == Class.HOST_OP)) & np.isin(table.name, list(numbers))
+    rows = np.flatnonzero(marking).tolist()
     view.steps = []
     seen: set[int] = set()
     for row in rows:
@@ -55,6 +58,18 @@ def host_steps(view: RankView) -> None:
         start, end = _extent(table)
         view.steps = [Step(None, start, end, start, end)]
         view.warn("no_step_marks", 1, "no ProfilerStep in the trace: one window over all operators and device work")
+
+
+def _marks(table: Timeline) -> dict[int, int]:
+    """Step numbers by the numbers of the names that mark them."""
+    return {code: int(match[1]) for code, name in enumerate(table.names) if (match := _MARK.match(name))}
+
+
+def step_numbers(table: Timeline) -> set[int]:
+    """The steps that a trace marks, complete or not."""
+    numbers = _marks(table)
+    host = (table.kind == Class.ANNOTATION) | (table.kind == Class.HOST_OP)
+    return {numbers[code] for code in np.unique(table.name[host]).tolist() if code in numbers}
 
 
 def _extent(table: Timeline) -> tuple[int, int]:
@@ -77,22 +92,21 @@ def device_windows(view: RankView, work: DeviceWork) -> None:
     before = work.step < 0
     if before.any():
         boundary = max(boundary, min(int(work.end[before].max()), view.steps[0].host_end))
+    own = _PerStep(work, len(view.steps))
+    launched = _launch_times(view)
     kept: list[Step] = []
     positions: list[int] = []
     for index, step in enumerate(view.steps):
         if index and not _follows(view.steps[index - 1], step):
             boundary = max(boundary, step.host_start)  # another cycle of the profiler
-        mine = work.step == index
-        if not mine.any() and len(view.steps) > 1 and _launches_something(view, step):
+        if not own.count[index] and len(view.steps) > 1 and _between(launched, step.host_start, step.host_end):
             view.warn("no_device_records", 1, f"step {step.number} launched work that has no device records; left out")
             boundary = max(boundary, step.host_end)
             continue
-        end = max([step.host_end, *_last(work.end[mine & work.compute])])
-        other = mine & ~work.compute
-        if other.any():
-            later = work.start[(work.step > index) & work.compute]
-            limit = int(later.min()) if len(later) else int(work.end[other].max())
-            end = max(end, min(int(work.end[other].max()), limit))
+        end = max(step.host_end, int(own.compute_end[index]))
+        other = int(own.other_end[index])
+        if other > end:
+            end = max(end, min(other, int(own.later_compute[index])))
         step.start, step.end = boundary, max(boundary, end)
         boundary = step.end
         if step.end == step.start:
@@ -100,21 +114,34 @@ def device_windows(view: RankView, work: DeviceWork) -> None:
             continue
         kept.append(step)
         positions.append(index)
-    for step, index in zip(kept, positions, strict=True):
-        _late_and_foreign(step, index, work)
+    _late_and_foreign(kept, positions, work)
     moved = np.full(len(view.steps) + 2, -1, dtype=np.int64)  # also for "before" and "after"
     moved[positions] = np.arange(len(positions))
     work.step = moved[work.step]
     view.steps = kept
 
 
+class _PerStep:
+    """What the work of each step amounts to. Arrays of shape (steps,): rows, last end of its compute and of the rest
+    (the smallest number where there is none), and the first start of compute that a later step launched (else the
+    largest number)."""
+
+    def __init__(self, work: DeviceWork, steps: int) -> None:
+        inside = (work.step >= 0) & (work.step < steps)
+        self.count = np.bincount(work.step[inside], minlength=steps)
+        self.compute_end = np.full(steps, _LEAST, dtype=np.int64)
+        self.other_end = np.full(steps, _LEAST, dtype=np.int64)
+        for ends, mask in ((self.compute_end, inside & work.compute), (self.other_end, inside & ~work.compute)):
+            np.maximum.at(ends, work.step[mask], work.end[mask])
+        first = np.full(steps + 1, _MOST, dtype=np.int64)
+        later = work.compute & (work.step >= 0)
+        np.minimum.at(first, work.step[later], work.start[later])
+        self.later_compute = np.minimum.accumulate(first[::-1])[::-1][1:]
+
+
 def _follows(before: Step, after: Step) -> bool:
     """Is this the next step of the same profiling cycle?"""
     return before.number is not None and after.number == before.number + 1
-
-
-def _last(ends: NDArray[np.int64]) -> list[int]:
-    return [int(ends.max())] if len(ends) else []
 
 
 def _assign_steps(steps: list[Step], work: DeviceWork) -> None:
@@ -141,15 +168,25 @@ def _positions(steps: list[Step], times: NDArray[np.int64]) -> NDArray[np.int64]
     return index
 
 
-def _launches_something(view: RankView, step: Step) -> bool:
+def _launch_times(view: RankView) -> NDArray[np.int64]:
+    """Host times, sorted, of the calls that put work on a device."""
     table = view.timeline
-    mask = (table.kind == Class.RUNTIME) & (table.start >= step.host_start) & (table.start < step.host_end)
-    return any("Launch" in table.names[code] or "launch" in table.names[code] for code in np.unique(table.name[mask]))
+    launching = np.array(["Launch" in name or "launch" in name for name in table.names], dtype=bool)
+    rows = table.rows(Class.RUNTIME)
+    times: NDArray[np.int64] = table.start[rows[launching[table.name[rows]]]]
+    return times
 
 
-def _late_and_foreign(step: Step, index: int, work: DeviceWork) -> None:
-    def inside(mask: NDArray[np.bool_], start: int, end: int) -> int:
-        return total(clip(union(np.column_stack((work.start[mask], work.end[mask]))), start, end))
+def _between(times: NDArray[np.int64], start: int, end: int) -> bool:
+    return bool(np.searchsorted(times, start, side="left") < np.searchsorted(times, end, side="left"))
 
-    step.late = inside(work.step >= -1, max(step.start, step.host_end), step.end)
-    step.foreign = inside(work.step != index, step.start, step.end)
+
+def _late_and_foreign(steps: list[Step], positions: list[int], work: DeviceWork) -> None:
+    everything = union(np.column_stack((work.start, work.end)))
+    reach = np.maximum.accumulate(work.end)  # rows before the first reach beyond a window's start cannot be in it
+    for step, index in zip(steps, positions, strict=True):
+        step.late = total(clip(everything, max(step.start, step.host_end), step.end))
+        low = int(np.searchsorted(reach, step.start, side="right"))
+        high = int(np.searchsorted(work.start, step.end, side="left"))
+        rows = np.flatnonzero(work.step[low:high] != index) + low
+        step.foreign = total(clip(union(np.column_stack((work.start[rows], work.end[rows]))), step.start, step.end))

@@ -3,13 +3,16 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
-from shardscope.attribution.flags import flag_host, flag_outliers
-from shardscope.attribution.intervals import IntArray, clip, subtract, total, union
+from shardscope.attribution.communication import Communication
+from shardscope.attribution.flags import HostCauses, flag_outliers
+from shardscope.attribution.intervals import IntArray, clip, covered_before, total, union
 from shardscope.attribution.ledger import RowParts
 from shardscope.attribution.match import Matched
 from shardscope.attribution.result import Clock, Collective, GroupTotal, KindNs, RankResult
+from shardscope.attribution.share import Label
 from shardscope.attribution.view import RankView
 from shardscope.vocabulary import Axis, Evidence, Kind
 
@@ -29,10 +32,10 @@ def choose_step(views: Mapping[int, RankView]) -> int | None:
     common = set.intersection(*({step.number for step in view.steps} for view in views.values()))
     if not common:
         return None
-    slowest = {
-        number: max(step.end - step.start for view in views.values() for step in view.steps if step.number == number)
-        for number in common
-    }
+    slowest: dict[int | None, int] = {}
+    for view in views.values():
+        for step in view.steps:
+            slowest[step.number] = max(slowest.get(step.number, 0), step.end - step.start)
     order = sorted(common, key=lambda number: (slowest[number], -1 if number is None else number))
     return order[(len(order) - 1) // 2]
 
@@ -42,8 +45,9 @@ def rank_result(
 ) -> RankResult:
     """All rows of one rank with their flags, and what its process groups cost in the summary step."""
     mine = [parts[key, step.number] for step in view.steps]
+    causes = HostCauses(view)
     for part in mine:
-        flag_host(part, view)
+        causes.flag(part)
     flag_outliers([part.row for part in mine])
     weights: dict[Evidence, int] = defaultdict(int)
     for item in view.communications:
@@ -59,6 +63,7 @@ def rank_result(
         evidence_fraction={level: weights[level] / whole if whole else 0.0 for level in Evidence},
         steps=[part.row for part in mine],
         groups=_groups(view, chosen) if chosen else [],
+        device_index=msgspec.UNSET if view.device_index is None else view.device_index,
     )
 
 
@@ -66,12 +71,13 @@ def _groups(view: RankView, part: RowParts) -> list[GroupTotal]:
     start, end = part.row.start_ns, part.row.start_ns + part.row.window_ns
     busy: dict[tuple[tuple[int, ...] | None, str, Axis], KindNs] = defaultdict(dict)
     attributed: dict[tuple[tuple[int, ...] | None, str, Axis], KindNs] = defaultdict(dict)
-    for label in sorted({(i.group, i.group_name, i.axis, i.kind) for i in view.communications}, key=str):
-        group, name, axis, kind = label
-        sets = [i.busy for i in view.communications if (i.group, i.group_name, i.axis, i.kind) == label]
-        spent = total(np.clip(union(*sets), start, end))
+    sets: dict[Label, list[IntArray]] = defaultdict(list)
+    for item in view.communications:
+        sets[Label(item.kind, item.axis, item.group, item.group_name)].append(item.busy)
+    for label in sorted(sets, key=str):
+        spent = total(clip(union(*sets[label]), start, end))
         if spent:
-            busy[group, name, axis][kind] = spent
+            busy[label.group, label.name, label.axis][label.kind] = spent
     for i, label_ in enumerate(part.shares.labels):
         spent = part.shares.total(i, ~part.moved[i])
         if spent:
@@ -87,20 +93,19 @@ def collective_rows(
     matches: Sequence[Matched], parts: Mapping[tuple[int, int | None], RowParts], clocks: Clock
 ) -> list[Collective]:
     """Matched collectives and pairs in order of arrival, without those of one rank alone and contradictory ones."""
+    shown = [match for match in matches if not match.broken and len(match.members) > 1]
+    exposed_of = _exposed_waits(shown, parts)
     rows = []
-    for match in matches:
-        if match.broken or len(match.members) < 2:
-            continue
+    for match in shown:
         first = next(iter(match.members.values()))
         waits: dict[str, int] | None = {}
         exposed: dict[str, int] | None = {}
         for rank, item in sorted(match.members.items()):
-            part = parts.get((rank, match.step))
-            if item.waits is None or part is None:
+            if item.waits is None or (rank, match.step) not in parts:
                 waits = exposed = None
                 break
             waits[str(rank)] = total(item.waits)  # type: ignore[index]
-            exposed[str(rank)] = _exposed(item.waits, part.compute)  # type: ignore[index]
+            exposed[str(rank)] = exposed_of.get(id(item), 0)  # type: ignore[index]
         algbw, busbw = _bandwidth(match, first.bytes, clocks)
         rows.append(
             Collective(
@@ -113,10 +118,23 @@ def collective_rows(
     return rows
 
 
-def _exposed(waits: IntArray, compute: IntArray) -> int:
-    if not len(waits):
-        return 0
-    return total(subtract(waits, clip(compute, int(waits[0, 0]), int(waits[-1, 1]))))
+def _exposed_waits(matches: Sequence[Matched], parts: Mapping[tuple[int, int | None], RowParts]) -> dict[int, int]:
+    """By identity of the event, where it waits: how much of that is under no compute of its step (ns)."""
+    waiting: dict[tuple[int, int | None], list[tuple[Communication, IntArray]]] = defaultdict(list)
+    for match in matches:
+        for rank, item in match.members.items():
+            if item.waits is not None and len(item.waits) and (rank, match.step) in parts:
+                waiting[rank, match.step].append((item, item.waits))
+    found: dict[int, int] = {}
+    for key, items in waiting.items():
+        compute = parts[key].compute
+        spans = np.concatenate([waits for _, waits in items])
+        hidden = covered_before(compute, spans[:, 1]) - covered_before(compute, spans[:, 0])
+        bare = spans[:, 1] - spans[:, 0] - hidden
+        starts = np.cumsum([0, *(len(waits) for _, waits in items[:-1])])
+        sums = np.add.reduceat(bare, starts)
+        found |= {id(item): spent for (item, _), spent in zip(items, sums.tolist(), strict=True)}
+    return found
 
 
 def _bandwidth(match: Matched, size: int | None, clocks: Clock) -> tuple[float | None, float | None]:

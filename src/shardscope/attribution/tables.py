@@ -12,7 +12,7 @@ import msgspec
 
 from shardscope.attribution.analysis import analysis_of
 from shardscope.attribution.partition import partition
-from shardscope.attribution.result import Attribution, Collective, SecondOpinion, StepRow
+from shardscope.attribution.result import Attribution, Collective, RankResult, SecondOpinion, StepRow
 from shardscope.errors import ResultError
 from shardscope.vocabulary import Axis, Kind
 
@@ -82,9 +82,18 @@ def ledger_csv(result: Attribution) -> str:
         "late_device_ns",
         "foreign_device_ns",
     ]
-    header += ["bounds", "outlier", "flags"]
-    lines = ([*_head(rank.rank, row, result), *_ledger_cells(row)] for rank in result.ranks for row in rank.steps)
+    header += ["bounds", "outlier", "flags", "device_index"]
+    lines = (
+        [*_head(rank.rank, row, result), *_ledger_cells(row), _device(rank)]
+        for rank in result.ranks
+        for row in rank.steps
+    )
     return _csv(header, lines)
+
+
+def _device(rank: RankResult) -> int | None:
+    """Which device, where one process used several."""
+    return None if rank.device_index is msgspec.UNSET else rank.device_index
 
 
 def _head(rank: int | None, row: StepRow, result: Attribution) -> list[Any]:
@@ -122,12 +131,12 @@ def _collectives_csv(collectives: Sequence[Collective]) -> str:
 
 
 def _intervals_csv(result: Attribution) -> str:
-    """The summary step of every rank, filled without gap (attribution.partition)."""
+    """The summary step of every rank, of its busiest device, filled without gap (attribution.partition)."""
     analysis = analysis_of(result)
     lines = []
     for key, view in sorted(analysis.views.items()):
         part = analysis.parts.get((key, result.summary_step))
-        if part is not None:
+        if part is not None and not view.secondary:
             lines += [
                 [view.rank, result.summary_step, piece.category, piece.start, piece.end] for piece in partition(part)
             ]

@@ -1,144 +1,275 @@
-"""The summary step as a table for a terminal."""
+"""The summary step for a terminal: where it went, what communication cost, who waited for whom, what to beware of."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
+from shardscope.attribution.flags import WORDS
 from shardscope.attribution.result import Attribution, PipelineBubble, RankResult, StepRow
 from shardscope.vocabulary import Axis, Evidence, Kind
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "duration", "printable", "rank_name", "ranks_text", "shown_row", "table"]
+
+_LEVELS = {
+    Evidence.METADATA: "metadata on the event",
+    Evidence.OP: "the operation that caused it",
+    Evidence.NAME: "its name only",
+    Evidence.UNKNOWN: "nothing",
+}
 
 
 def as_text(result: Attribution) -> str:
-    """One line per rank: shares of the step; then what stands beside them. Names from traces are made printable."""
-    lines = [f"step {_number(result.summary_step)}, of {_steps(result)} complete; shares of the step in %"]
-    lines += _table(_columns(result), [_cells(rank, result) for rank in result.ranks])
-    lines += _axes(result)
-    lines += [_pipeline(pipeline) for pipeline in result.pipelines]
-    lines += _stragglers(result)
-    lines += _remarks(result)
-    return "\n".join(_printable(line) for line in lines) + "\n"
+    """Sections with a heading each. Names from traces are made printable."""
+    lines = [*_head(result), "", "WHERE THE STEP WENT, in % of the step; a line adds up to 100", *_shares(result)]
+    for heading, body in (
+        ("COMMUNICATION, in % of the step", _communication(result)),
+        ("BY PARALLELISM, of the step; only what compute does not hide", _axes(result)),
+        ("PIPELINE", [_pipeline(pipeline) for pipeline in result.pipelines]),
+        ("WHO KEEPS THE OTHERS WAITING", _stragglers(result)),
+        ("TO BEAR IN MIND", _remarks(result)),
+    ):
+        if body:
+            lines += ["", heading, *body]
+    return "\n".join(printable(line) for line in lines) + "\n"
 
 
-def _number(step: int | None) -> str:
-    return "without marks" if step is None else str(step)
+def shown_row(rank: RankResult, result: Attribution) -> StepRow | None:
+    """The row of the summary step; without a step that all ranks have, the rank's own median step."""
+    found = next((row for row in rank.steps if row.step == result.summary_step), None)
+    if found is None and result.summary_step is None and rank.steps:
+        order = sorted(rank.steps, key=lambda row: row.window_ns)
+        return order[(len(order) - 1) // 2]
+    return found
 
 
-def _steps(result: Attribution) -> int:
-    return max((len(rank.steps) for rank in result.ranks), default=0)
-
-
-def _row(rank: RankResult, result: Attribution) -> StepRow | None:
-    return next((row for row in rank.steps if row.step == result.summary_step), None)
-
-
-def _kinds(result: Attribution) -> list[Kind]:
-    rows = [row for rank in result.ranks if (row := _row(rank, result))]
-    return [kind for kind in Kind if any(row.attributed_ns.get(kind) for row in rows)]
-
-
-def _columns(result: Attribution) -> list[str]:
-    kinds = [kind.replace("_", "-") for kind in _kinds(result)]
-    return ["rank", "step ms", "compute", *kinds, "(waiting)", "copies", "bubble", "host", "overlap", "evidence"]
-
-
-def _cells(rank: RankResult, result: Attribution) -> list[str]:
-    row = _row(rank, result)
+def rank_name(rank: RankResult) -> str:
+    """ "3", "?" when it is unknown, "3.1" for device 1 where a process used several."""
     name = "?" if rank.rank is None else str(rank.rank)
-    if row is None:
-        return [name, "no such step"]
-    cells = [name, f"{row.window_ns / 1e6:.3f}", _share(row.compute_ns, row)]
-    cells += [_share(row.attributed_ns.get(kind, 0), row) for kind in _kinds(result)]
-    waited = None if row.attributed_wait_ns is None else sum(row.attributed_wait_ns.values())
-    cells.append(_share(waited, row) + ("*" if row.bounds and waited is not None else ""))
-    cells += [_share(row.copies_exposed_ns, row), _share(row.bubble_ns, row), _share(row.host_other_ns, row)]
-    busy = sum(row.busy_ns.values())
-    cells.append(f"{100 * sum(row.overlapped_ns.values()) / busy:.1f}" if busy else "–")
-    levels = [
-        f"{level} {100 * rank.evidence_fraction.get(level, 0):.0f}"
-        for level in Evidence
-        if rank.evidence_fraction.get(level)
-    ]
-    cells.append(", ".join(levels) or "–")
-    return cells
+    return name if rank.device_index is msgspec.UNSET else f"{name}.{rank.device_index}"
 
 
-def _share(value: int | None, row: StepRow) -> str:
-    return "–" if value is None else f"{100 * value / row.window_ns:.1f}" if row.window_ns else "0.0"
+def duration(ns: float) -> str:
+    """A time in the unit that suits it."""
+    if abs(ns) < 1e6:
+        return f"{ns / 1e3:.1f} µs"
+    return f"{ns / 1e6:.3f} ms" if abs(ns) < 1e9 else f"{ns / 1e9:.3f} s"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    filled = [list(row) + [""] * (len(header) - len(row)) for row in rows]
-    widths = [max(len(line[i]) for line in [list(header), *filled]) for i in range(len(header))]
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns set flush right."""
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
     return [
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [header, *filled]
+        for line in [header, *rows]
     ]
+
+
+def printable(line: str) -> str:
+    """File and event names come from outside: no control characters reach the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
+def ranks_text(names: Sequence[str]) -> str:
+    """ "rank 3", "ranks 0–7", "ranks 0, 2, 5"."""
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    if all(name.isdigit() for name in names):
+        numbers = sorted(map(int, names))
+        if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            return f"ranks {numbers[0]}–{numbers[-1]}"
+    return f"ranks {', '.join(names)}"
+
+
+def _rows(result: Attribution) -> list[tuple[RankResult, StepRow]]:
+    return [(rank, row) for rank in result.ranks if (row := shown_row(rank, result)) is not None]
+
+
+def _head(result: Attribution) -> list[str]:
+    count = len(result.ranks)
+    devices = ", ".join(sorted({rank.device for rank in result.ranks}))
+    files = sum(len(rank.files) for rank in result.ranks if rank.device_index in (msgspec.UNSET, None, 0))
+    lines = [f"{count} rank{'s' if count > 1 else ''} on {devices}, from {files} file{'s' if files != 1 else ''}"]
+    complete = max((len(rank.steps) for rank in result.ranks), default=0)
+    if result.summary_step is not None:
+        which = "the only complete one" if complete == 1 else f"the median one of {complete} complete steps"
+        return [*lines, f"Step {result.summary_step}: {which}. All numbers below are of this one real step."]
+    if any(row.step is not None for _, row in _rows(result)):
+        return [*lines, "No step is in every trace: each line below is the rank's own median step."]
+    return [*lines, "The traces mark no steps: everything recorded is taken as one."]
+
+
+def _shares(result: Attribution) -> list[str]:
+    rows = _rows(result)
+    kinds = [kind for kind in Kind if any(row.attributed_ns.get(kind) for _, row in rows)]
+    bubble = any(row.bubble_ns is not None for _, row in rows)
+    copies = any(row.copies_exposed_ns for _, row in rows)
+    header = ["rank", "step", "compute", *(_word(kind) for kind in kinds)]
+    header += ["copies"] * copies + ["bubble"] * bubble + ["idle/host"]
+    cells = []
+    for rank, row in rows:
+        line = [rank_name(rank), duration(row.window_ns), _share(row.compute_ns, row)]
+        line += [_share(row.attributed_ns.get(kind, 0), row) for kind in kinds]
+        line += [_share(row.copies_exposed_ns, row)] * copies + [_share(row.bubble_ns, row)] * bubble
+        cells.append([*line, _share(row.host_other_ns, row)])
+    notes = ["Communication counts here only while the rank computes nothing; what compute hides costs nothing."]
+    if bubble:
+        notes.append("bubble: the pipeline has no work for this stage yet, or any more.")
+    return [*table(header, cells), *notes, *_idle(rows)]
+
+
+def _idle(rows: Sequence[tuple[RankResult, StepRow]]) -> list[str]:
+    """idle/host explained where it is above a tenth of the step, ranks with one cause together."""
+    lines = ["idle/host: the rest, when none of these runs."]
+    found: dict[str, list[tuple[RankResult, StepRow, float]]] = defaultdict(list)
+    for rank, row in rows:
+        if row.host_cause is not None:
+            words = WORDS.get(row.host_cause.cause, f"inside {row.host_cause.annotation}")
+            found[words].append((rank, row, row.host_cause.fraction))
+    for words, items in found.items():
+        names = ranks_text([rank_name(rank) for rank, _, _ in items])
+        share = _range(row.host_other_ns / row.window_ns for _, row, _ in items)
+        lines.append(f"  {names}: {share} % of the step; {_range(part for _, _, part in items)} % of that {words}")
+    return lines
+
+
+def _range(fractions: Iterable[float]) -> str:
+    values = [round(100 * fraction) for fraction in fractions]
+    return f"{min(values)}" if min(values) == max(values) else f"{min(values)}–{max(values)}"
+
+
+def _communication(result: Attribution) -> list[str]:
+    rows = [(rank, row) for rank, row in _rows(result) if row.busy_ns]
+    if not rows:
+        return []
+    header = ["rank", "in all", "hidden by compute", "exposed", "of it moving data", "of it waiting for others"]
+    cells = []
+    for rank, row in rows:
+        busy, spent = sum(row.busy_ns.values()), sum(row.attributed_ns.values())
+        waited = None if row.attributed_wait_ns is None else sum(row.attributed_wait_ns.values())
+        moved = None if waited is None else spent - waited
+        mark = "*" if row.bounds and waited is not None else ""
+        line = [rank_name(rank), _share(busy, row), _share(sum(row.overlapped_ns.values()), row), _share(spent, row)]
+        cells.append([*line, _share(moved, row) + mark, _share(waited, row) + mark])
+    lines = table(header, cells)
+    if any(row.bubble_ns for _, row in rows):
+        lines.append("waiting for another stage's message is in the bubble, not here")
+    if any(row.bounds for _, row in rows):
+        lines.append(f"* a bound, not exact: {'; '.join(_why_bounds(result, rows))}")
+    if any(row.attributed_wait_ns is None for _, row in rows):
+        lines.append("– the other ranks' side is not known, so waiting cannot be told from moving data")
+    return [*lines, *_evidence(rows)]
+
+
+def _why_bounds(result: Attribution, rows: Sequence[tuple[RankResult, StepRow]]) -> list[str]:
+    kinds = {kind for _, row in rows for kind in row.busy_ns}
+    reasons = []
+    if result.missing_ranks:
+        reasons.append("some ranks have no trace")
+    if Kind.ALL_TO_ALL in kinds:
+        reasons.append("an all-to-all may move data before the last rank arrives")
+    if Kind.SEND_RECEIVE in kinds and any(rank.device == "cpu" for rank, _ in rows):
+        reasons.append("gloo records a message until it is waited for")
+    return reasons or ["not every collective could be matched across ranks"]
+
+
+def _evidence(rows: Sequence[tuple[RankResult, StepRow]]) -> list[str]:
+    by_text: dict[str, list[str]] = defaultdict(list)
+    for rank, _ in rows:
+        parts = [
+            f"{_LEVELS[level]} {100 * share:.0f} %"
+            for level in Evidence
+            if (share := rank.evidence_fraction.get(level, 0))
+        ]
+        by_text[", ".join(parts)].append(rank_name(rank))
+    prefix = "the kind of a communication is told by"
+    if len(by_text) == 1:
+        return [f"{prefix}: {next(iter(by_text))}"]
+    return [f"{prefix} ({ranks_text(names)}): {text}" for text, names in by_text.items()]
 
 
 def _axes(result: Attribution) -> list[str]:
     lines = []
-    for rank in result.ranks:
-        row = _row(rank, result)
-        if row is None or not any(axis is not Axis.UNKNOWN for axis in row.attributed_by_axis_ns):
+    for rank, row in _rows(result):
+        if not any(axis is not Axis.UNKNOWN for axis in row.attributed_by_axis_ns):
             continue
         parts = [
-            f"{axis} {kind.replace('_', '-')} {_share(spent, row)}"
+            (spent, f"{'' if axis is Axis.UNKNOWN else f'{axis} '}{_word(kind)} {_share(spent, row)} %")
             for kind, axes in row.attributed_by_kind_axis_ns.items()
             for axis, spent in axes.items()
         ]
-        lines.append(f"rank {rank.rank} by axis: {', '.join(parts)}")
+        if row.bubble_ns is not None:
+            parts.append((row.bubble_ns, f"bubble {_share(row.bubble_ns, row)} %"))
+        parts.sort(key=lambda part: -part[0])
+        lines.append(f"rank {rank_name(rank)}: {', '.join(text for _, text in parts)}")
     return lines
 
 
 def _pipeline(pipeline: PipelineBubble) -> str:
-    name = f"pipeline over ranks {', '.join(map(str, pipeline.ranks))}"
+    name = f"{ranks_text([str(rank) for rank in pipeline.ranks])}: bubble"
     if pipeline.measured_fraction is None:
-        return f"{name}: bubble not measurable, {pipeline.reason}"
-    form = "unknown" if pipeline.closed_form_fraction is None else f"{pipeline.closed_form_fraction:.3f}"
-    bound = " (upper bound: no micro-batch marks)" if pipeline.upper_bound else ""
-    measured = f"{name}: bubble {pipeline.measured_fraction:.3f}{bound}"
-    return f"{measured}, closed form {form}, micro-batches {pipeline.micro_batches}"
+        return f"{name} not measurable: {pipeline.reason}"
+    bound = " at most (no micro-batch marks)" if pipeline.upper_bound else ""
+    text = f"{name} {100 * pipeline.measured_fraction:.1f} % of the pipeline's time{bound}"
+    if pipeline.closed_form_fraction is None:
+        return text
+    batches = "" if pipeline.micro_batches is None else f" with {pipeline.micro_batches} micro-batches"
+    return f"{text}; equal stages{batches} would have {100 * pipeline.closed_form_fraction:.1f} %"
 
 
 def _stragglers(result: Attribution) -> list[str]:
-    """Who makes the others wait: exposed waiting in the collectives a rank was last in."""
-    caused: dict[int, int] = {}
-    last: dict[int, int] = {}
+    """Ranked by the exposed waiting in the collectives a rank was last in."""
+    caused: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = defaultdict(int)
     matched = [item for item in result.collectives if item.step == result.summary_step]
     for item in matched:
-        if item.last_rank is None or item.exposed_wait_ns is None:
-            continue
-        last[item.last_rank] = last.get(item.last_rank, 0) + 1
-        caused[item.last_rank] = caused.get(item.last_rank, 0) + sum(item.exposed_wait_ns.values())
-    order = sorted(caused, key=lambda rank: -caused[rank])
+        if item.last_rank is not None and item.exposed_wait_ns is not None:
+            last[item.last_rank] += 1
+            caused[item.last_rank] += sum(item.exposed_wait_ns.values())
+    order = sorted((rank for rank in caused if caused[rank]), key=lambda rank: -caused[rank])
     return [
-        f"rank {rank} makes others wait {caused[rank] / 1e6:.3f} ms exposed, last in {last[rank]} of {len(matched)}"
+        f"rank {rank}: {duration(caused[rank])} of exposed waiting over all ranks; "
+        f"last to arrive in {last[rank]} of {len(matched)} collectives"
         for rank in order[:3]
-        if caused[rank]
     ]
 
 
 def _remarks(result: Attribution) -> list[str]:
     lines = []
-    if any(row.bounds for rank in result.ranks if (row := _row(rank, result))):
-        reasons = "ranks are missing, all-to-all may move data before the last rank, gloo messages end at their wait"
-        lines.append(f"* a bound, not exact ({reasons})")
+    rows = _rows(result)
+    if any(rank.device == "cpu" and row.busy_ns for rank, row in rows):
+        lines.append("on a CPU, exposed communication is the most that removing it could gain: both use the same cores")
     if result.clock.applied:
-        moved = ", ".join(f"rank {rank} {offset} ns" for rank, offset in result.clock.offset_ns.items())
-        lines.append(f"clocks aligned: {moved}")
+        moved = ", ".join(f"rank {rank} by {duration(ns)}" for rank, ns in result.clock.offset_ns.items())
+        lines.append(f"clocks aligned by the ends of collectives: {moved}")
     if result.clock.residual_ns is not None:
-        lines.append(f"clocks agree within {result.clock.residual_ns} ns; no order is claimed below that")
+        agree = "to the nanosecond" if not result.clock.residual_ns else f"within {duration(result.clock.residual_ns)}"
+        lines.append(f"clocks agree {agree}; nothing shorter is claimed across ranks")
     if result.missing_ranks:
-        lines.append(f"ranks without a trace: {', '.join(map(str, result.missing_ranks))}")
-    lines += [f"left out: {item.file} ({item.reason})" for item in result.skipped_files]
+        lines.append(f"no trace of {ranks_text([str(rank) for rank in result.missing_ranks])}")
+    lines += [f"left out: {item.file}: {item.reason}" for item in result.skipped_files]
+    lines += _together(rows, lambda row: ["unusually long or short step"] if row.outlier else [])
+    repairs: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for rank in result.ranks:
-        row = _row(rank, result)
-        name = "?" if rank.rank is None else rank.rank
-        lines += [f"rank {name}: {flag}" for flag in (row.flags if row else [])]
-        lines += [f"rank {name}: {warning.code} × {warning.count}: {warning.detail}" for warning in rank.warnings]
+        for warning in rank.warnings:
+            repairs[warning.code, warning.detail].append((rank_name(rank), warning.count))
+    for (code, detail), found in repairs.items():
+        count = sum(number for _, number in found)
+        lines.append(f"{ranks_text([name for name, _ in found])}: {code} × {count}: {detail}")
     return lines
 
 
-def _printable(line: str) -> str:
-    """File and event names come from outside: no control characters reach the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+def _together(rows: Sequence[tuple[RankResult, StepRow]], say: Callable[[StepRow], Sequence[str]]) -> list[str]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for rank, row in rows:
+        for text in say(row):
+            found[text].append(rank_name(rank))
+    return [f"{ranks_text(names)}: {text}" for text, names in found.items()]
+
+
+def _word(kind: Kind) -> str:
+    return kind.replace("_", "-")
+
+
+def _share(value: int | None, row: StepRow) -> str:
+    return "–" if value is None else f"{100 * value / row.window_ns:.1f}" if row.window_ns else "0.0"

@@ -41,9 +41,12 @@ class Mark:
 
 @dataclass(slots=True)
 class Launches:
-    """Device work by start, with the host time of its launch (LAUNCH_UNKNOWN where none is recorded). Shape (n,)."""
+    """Device work by start, with its end, its stream and the host time of its launch (LAUNCH_UNKNOWN where none is
+    recorded). Shape (n,) each."""
 
     start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    stream: NDArray[np.int64]
     launch: NDArray[np.int64]
 
 
@@ -69,6 +72,8 @@ class RankView:
         default_factory=lambda: EMPTY
     )  # compute from the optimizer's start on, per step
     launches: Launches | None = None
+    device_index: int | None = None  # where a file holds several devices: which of them this is
+    secondary: bool = False  # not the busiest of these: not compared with other ranks
     warnings: list[Warn] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 

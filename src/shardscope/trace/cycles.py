@@ -17,7 +17,11 @@ _ID_STRIDE = 1 << 40  # correlation ids of different files never meet
 
 
 def are_cycles(timelines: Sequence[Timeline]) -> bool:
-    """Do files that claim one rank show different steps at different times? Then they are cycles of that rank."""
+    """Do files that claim one rank, in worlds of one size, show different steps at different times? Then they are
+    cycles of that rank."""
+    worlds = [info.get("world_size") for t in timelines if isinstance(info := t.metadata.get("distributedInfo"), dict)]
+    if any(world != worlds[0] for world in worlds):
+        return False
     marks: set[str] = set()
     spans = []
     for timeline in timelines:
@@ -66,5 +70,5 @@ def join(timelines: Sequence[Timeline]) -> Timeline:
 
 
 def _recode(column: NDArray[np.int32], texts: Sequence[object], into: Strings) -> NDArray[np.int32]:
-    codes = np.array([into.code(text) for text in texts], dtype=np.int32)
+    codes = np.array([into[text] for text in texts], dtype=np.int32)
     return codes[column] if len(codes) else column

@@ -59,6 +59,7 @@ class Args(msgspec.Struct, gc=False):
     """`args` of an event, as far as it matters."""
 
     external: Any = msgspec.field(default=None, name="External id")
+    external_of_2021: Any = msgspec.field(default=None, name="external id")
     correlation: Any = None
     stream: Any = None
     device: Any = None

@@ -5,21 +5,26 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardscope.errors import RankError, TraceError
 from shardscope.trace.cycles import are_cycles, join
-from shardscope.trace.read import read_timeline
+from shardscope.trace.parallel import read_all
 from shardscope.trace.table import Timeline, integer
 
-__all__ = ["Found", "load_files", "rank_of_name"]
+__all__ = ["Found", "assign_ranks", "collect", "load_files", "rank_of", "rank_of_name", "world_size_of"]
 
 _SUFFIXES = (".json", ".json.gz")
 _NOT_TRACES = ("run.json", "expected.json", "attribution.json", "decision.json", "hta.json", "memory_snapshot.json")
-# torchtitan: rank0_trace.json; Megatron and HTA: …rank-3…, rank_3; TensorBoard and DeepSpeed: worker0.…, r0-….
+_DEEPEST = 3  # torchtitan: profile_trace/iteration_10/rank0_trace.json
+# torchtitan, vLLM: rank0_trace.json; Megatron-LM, HTA: …rank-3…, rank_3; TensorBoard, DeepSpeed: worker0.…, r0-….;
+# Accelerate: profile_0.json; SGLang: …-TP-0.trace.json.gz.
 _NAMES = (
     re.compile(r"(?:^|[^a-z])rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE),
     re.compile(r"(?:^|[^a-z])worker[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE),
     re.compile(r"^r(\d{1,7})[-_.]", re.IGNORECASE),
+    re.compile(r"^profile_(\d{1,7})\.json"),
+    re.compile(r"-TP-(\d{1,7})\.trace\.json"),
 )
 
 
@@ -46,18 +51,21 @@ def load_files(paths: Sequence[Path], *, salvage: bool = False, ranks: Mapping[P
     A single unreadable file is an error; among several it is an error too, since numbers of the others would look
     whole. Raises RankError when two files claim one rank, or no file of several says its rank.
     """
-    files, skipped = _collect(paths)
-    if not files:
-        names = ", ".join(str(path) for path in paths)
-        raise TraceError(f"{names}: no trace files (.json or .json.gz) there")
+    files, skipped = collect(paths)
+    return assign_ranks(read_all(files, salvage=salvage), skipped, ranks)
+
+
+def assign_ranks(
+    timelines: Sequence[Timeline], skipped: list[tuple[Path, str]], ranks: Mapping[Path, int] | None = None
+) -> Found:
+    """Whose the timelines are; those that say no rank, while others do, are added to `skipped`. Raises RankError."""
     explicit = {path.resolve(): rank for path, rank in (ranks or {}).items()}
-    timelines = [read_timeline(path, salvage=salvage) for path in files]
-    owned = [(_rank_of(timeline, explicit), timeline) for timeline in timelines]
+    owned = [(rank_of(timeline, explicit), timeline) for timeline in timelines]
     if len(owned) == 1:
         return Found(owned, skipped)
     if all(rank is None for rank, _ in owned):
         raise RankError(
-            f"{files[0].parent}: none of {len(files)} files says which rank it is; "
+            f"{timelines[0].path.parent}: none of {len(timelines)} files says which rank it is; "
             "give each with --rank FILE=N, or analyse one file at a time"
         )
     for rank, timeline in owned:
@@ -66,29 +74,49 @@ def load_files(paths: Sequence[Path], *, salvage: bool = False, ranks: Mapping[P
     return Found(_one_per_rank([(rank, timeline) for rank, timeline in owned if rank is not None]), skipped)
 
 
-def _collect(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
+def collect(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """The trace files under the paths, and what was passed over with the reason.
+
+    A folder gives the traces in it; one without any gives those of its folders. Raises TraceError when there is none.
+    """
     files: list[Path] = []
     skipped: list[tuple[Path, str]] = []
     for path in paths:
         if path.is_dir():
-            for file in sorted(path.iterdir()):
-                if file.name.endswith(".tmp"):
-                    skipped.append((file, "unfinished: still a temporary file"))
-                elif file.is_file() and file.name.endswith(_SUFFIXES) and file.name not in _NOT_TRACES:
-                    files.append(file)
+            files += _in_folder(path, skipped, _DEEPEST)
         elif path.exists():
             files.append(path)
         else:
             raise TraceError(f"{path}: no such file or folder")
+    if not files:
+        names = ", ".join(str(path) for path in paths)
+        raise TraceError(f"{names}: no trace files (.json or .json.gz) there")
     return list(dict.fromkeys(files)), skipped
 
 
-def _rank_of(timeline: Timeline, explicit: Mapping[Path, int]) -> int | None:
+def _in_folder(folder: Path, skipped: list[tuple[Path, str]], depth: int) -> list[Path]:
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be read ({error.strerror})") from error
+    files = []
+    for file in entries:
+        if file.name.endswith(".tmp"):
+            skipped.append((file, "unfinished: still a temporary file"))
+        elif file.is_file() and file.name.endswith(_SUFFIXES) and file.name not in _NOT_TRACES:
+            files.append(file)
+    if files or not depth:
+        return files
+    inner = [entry for entry in entries if entry.is_dir() and not entry.is_symlink() and entry.name[0] != "."]
+    return [file for entry in inner for file in _in_folder(entry, skipped, depth - 1)]
+
+
+def rank_of(timeline: Timeline, explicit: Mapping[Path, int]) -> int | None:
+    """The rank a file belongs to: as given (by resolved path), as it says inside, as its name says."""
     given = explicit.get(timeline.path.resolve())
     if given is not None:
         return given
-    info = timeline.metadata.get("distributedInfo")
-    inside = integer(info.get("rank")) if isinstance(info, dict) else -1
+    inside = integer(_info(timeline).get("rank"))
     return inside if inside >= 0 else rank_of_name(timeline.path.name)
 
 
@@ -99,9 +127,33 @@ def _one_per_rank(owned: list[tuple[int, Timeline]]) -> list[tuple[int | None, T
     result: list[tuple[int | None, Timeline]] = []
     for rank, timelines in sorted(by_rank.items()):
         if len(timelines) > 1 and not are_cycles(timelines):
-            names = " and ".join(timeline.path.name for timeline in timelines)
-            raise RankError(
-                f"{timelines[0].path.parent}: {names} both claim rank {rank}; keep one, or say --rank FILE=N"
-            )
+            raise RankError(_contradiction(rank, timelines))
         result.append((rank, join(timelines)))
     return result
+
+
+def _contradiction(rank: int, timelines: Sequence[Timeline]) -> str:
+    paths = [timeline.path for timeline in timelines]
+    together = len({path.name for path in paths}) == len(paths)
+    names = " and ".join(path.name if together else str(path) for path in paths)
+    sizes = {size for timeline in timelines if (size := world_size_of(timeline)) is not None}
+    if len(sizes) > 1:
+        worlds = " and ".join(map(str, sorted(sizes)))
+        return (
+            f"{names} both claim rank {rank}, in worlds of {worlds} ranks; these are different jobs, analyse them apart"
+        )
+    said_by_name = not any(_info(timeline) for timeline in timelines)
+    hint = " (names may count the ranks of each node)" if said_by_name else ""
+    where = f"{paths[0].parent}: " if together else ""
+    return f"{where}{names} both claim rank {rank}{hint}; keep one, or say --rank FILE=N"
+
+
+def _info(timeline: Timeline) -> dict[str, Any]:
+    info = timeline.metadata.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def world_size_of(timeline: Timeline) -> int | None:
+    """The number of ranks of the job, where the file states it."""
+    size = integer(_info(timeline).get("world_size"))
+    return size if size > 0 else None

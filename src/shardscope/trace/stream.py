@@ -20,9 +20,7 @@ _TAIL_BYTES = 1 << 26  # metadata after the events; more than that is no metadat
 _OPEN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)")')
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
-_DECODER = msgspec.json.Decoder(list[Event])
 _RAW_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
-_EVENT_DECODER = msgspec.json.Decoder(Event)
 _FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -30,10 +28,13 @@ class EventStream:
     """Iterate once for lists of events; then `metadata`, `repairs` and `cut` are filled.
 
     `cut` says what is missing at the end of the file, None if it is whole. Raises DamagedTrace, naming the file and the
-    position, when text in the middle cannot be read.
+    position, when text in the middle cannot be read. `event`: the struct that an event is decoded as, where
+    attribution's is not what is wanted.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, event: type[Any] = Event) -> None:
+        self._list_decoder = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
+        self._event_decoder = msgspec.json.Decoder(event)
         self.path = path
         self.metadata: dict[str, Any] = {}
         self.repairs: Counter[str] = Counter()
@@ -45,7 +46,7 @@ class EventStream:
         self._limit = _BATCH_BYTES
         self._ended = False
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> Iterator[list[Any]]:
         chunks = iter(self._source)
         buffer = self._read_head(chunks)
         if buffer is None:
@@ -91,7 +92,7 @@ class EventStream:
         self.cut = self._source.cut
         return None
 
-    def _middle(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _middle(self, buffer: bytes) -> tuple[list[Any], bytes]:
         """Events up to the last boundary in the buffer, and the rest."""
         for window in (1 << 14, len(buffer)):
             start = max(0, len(buffer) - window)
@@ -102,7 +103,7 @@ class EventStream:
                     return batch, buffer[cut:]
         return self._by_scanning(buffer, at_end=False)
 
-    def _last(self, buffer: bytes) -> tuple[list[Event], bytes]:
+    def _last(self, buffer: bytes) -> tuple[list[Any], bytes]:
         """Events up to the end of the array, and what follows it."""
         close = buffer.rfind(b"]")
         if close >= 0:
@@ -112,11 +113,11 @@ class EventStream:
                 return batch, buffer[close + 1 :]
         return self._by_scanning(buffer, at_end=True)
 
-    def _decode(self, piece: bytes) -> list[Event] | None:
+    def _decode(self, piece: bytes) -> list[Any] | None:
         """The events of a whole number of elements, repaired if need be; None if this is not that."""
         text = b"[" + piece + b"]"
         try:
-            return _DECODER.decode(text)
+            return self._list_decoder.decode(text)
         except _FAULTS:
             pass
         try:
@@ -133,12 +134,12 @@ class EventStream:
         self.repairs += counts
         return batch
 
-    def _one_by_one(self, text: bytes) -> list[Event]:
+    def _one_by_one(self, text: bytes) -> list[Any]:
         """Valid JSON, but some element is no event: leave that one out, counted if it could have been time."""
         batch = []
         for raw in _RAW_DECODER.decode(text):
             try:
-                batch.append(_EVENT_DECODER.decode(raw))
+                batch.append(self._event_decoder.decode(raw))
             except msgspec.ValidationError:
                 loose = msgspec.json.decode(raw)
                 category = loose.get("cat") if isinstance(loose, dict) else None
@@ -146,7 +147,7 @@ class EventStream:
                     self.repairs["malformed_event"] += 1
         return batch
 
-    def _by_scanning(self, buffer: bytes, *, at_end: bool) -> tuple[list[Event], bytes]:
+    def _by_scanning(self, buffer: bytes, *, at_end: bool) -> tuple[list[Any], bytes]:
         """Find element boundaries token by token: for compact or odd layouts, metadata behind the events, and cuts."""
         depth = 0
         last = 0  # end of the last whole element

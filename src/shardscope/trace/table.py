@@ -13,25 +13,24 @@ from shardscope.trace.numbers import ABSENT, nanoseconds
 
 __all__ = ["COLUMNS", "Strings", "Timeline", "TimelineBuilder"]
 
+_HUGE = 1 << 62
+_NO_ARGS = Args()
 COLUMNS = (
     "start", "end", "kind", "name", "category", "thread", "stream", "device", "correlation", "external",
 )  # fmt: skip
 
 
-class Strings:
-    """Interned strings: `codes[text]` gives the number, `texts[number]` the string."""
+class Strings(dict[Any, int]):
+    """Interned strings: `strings[text]` gives the number, new or known; `texts[number]` gives the string."""
 
     def __init__(self) -> None:
-        self.codes: dict[Any, int] = {}
+        super().__init__()
         self.texts: list[Any] = []
 
-    def code(self, text: Any) -> int:
-        """The number of a string, new or known."""
-        found = self.codes.get(text)
-        if found is None:
-            found = self.codes[text] = len(self.texts)
-            self.texts.append(text)
-        return found
+    def __missing__(self, text: Any) -> int:
+        number = self[text] = len(self.texts)
+        self.texts.append(text)
+        return number
 
 
 @dataclass
@@ -81,7 +80,7 @@ def integer(value: Any) -> int:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return -1
-    return number if -(1 << 62) < number < (1 << 62) else -1
+    return number if -_HUGE < number < _HUGE else -1
 
 
 @dataclass
@@ -92,11 +91,13 @@ class TimelineBuilder:
     names: Strings = field(default_factory=Strings)
     categories: Strings = field(default_factory=Strings)
     threads: Strings = field(default_factory=Strings)
-    columns: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+    columns: list[list[NDArray[Any]]] = field(default_factory=lambda: [[] for _ in COLUMNS])
     args: dict[int, Args] = field(default_factory=dict)
     warnings: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     _classes: dict[str | None, Class] = field(default_factory=dict)
+    _speaking: "_Speaking" = field(default_factory=lambda: _Speaking())
+    _shared: dict[Any, Any] = field(default_factory=dict)
     _count: int = 0
 
     def add(self, batch: list[Event]) -> None:
@@ -124,7 +125,9 @@ class TimelineBuilder:
         if not keep:
             return
         kinds = np.fromiter((classes[event.cat] for event in keep), np.int8, len(keep))
-        self.columns.append((start, start + duration, kinds, *self._codes(keep), *self._ids(keep, kinds)))
+        batch_columns = (start, start + duration, kinds, *self._codes(keep), *self._ids(keep, kinds))
+        for parts, column in zip(self.columns, batch_columns, strict=True):
+            parts.append(column)
         self._count += len(keep)
 
     def _check(self, start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -140,60 +143,95 @@ class TimelineBuilder:
         return usable
 
     def _codes(self, keep: list[Event]) -> tuple[NDArray[np.int32], ...]:
-        name, category, thread = self.names.code, self.categories.code, self.threads.code
-        size = len(keep)
+        names = [event.name if type(event.name) is str else str(event.name) for event in keep]
         return (
-            np.fromiter(
-                (name(event.name if type(event.name) is str else str(event.name)) for event in keep), np.int32, size
-            ),
-            np.fromiter((category(event.cat) for event in keep), np.int32, size),
-            np.fromiter((thread((event.pid, event.tid)) for event in keep), np.int32, size),
+            np.fromiter(map(self.names.__getitem__, names), np.int32, len(keep)),
+            np.fromiter((self.categories[event.cat] for event in keep), np.int32, len(keep)),
+            np.fromiter((self.threads[event.pid, event.tid] for event in keep), np.int32, len(keep)),
         )
 
     def _ids(self, keep: list[Event], kinds: NDArray[np.int8]) -> tuple[NDArray[np.int64], ...]:
-        size = len(keep)
-        ids = np.full((4, size), -1, dtype=np.int64)
-        on_device = (kinds == Class.KERNEL) | (kinds == Class.COPY)
-        for row, event in enumerate(keep):
-            args = event.args
-            if args is None:
-                continue
-            if args.external is not None:
-                ids[3, row] = integer(args.external)
-            if args.correlation is not None:
-                ids[2, row] = integer(args.correlation)
-            if on_device[row]:
-                ids[0, row] = integer(args.stream if args.stream is not None else event.tid)
-                ids[1, row] = integer(args.device if args.device is not None else event.pid)
-            if args.collective is not None or _speaks(event.name):
-                self.args[self._count + row] = _detached(args)
-        return tuple(ids)
+        """Stream, device, correlation and external id of each event; the arguments that speak are kept aside."""
+        found = [event.args or _NO_ARGS for event in keep]
+        stream, device = np.full((2, len(keep)), -1, dtype=np.int64)
+        rows = np.flatnonzero((kinds == Class.KERNEL) | (kinds == Class.COPY)).tolist()
+        if rows:
+            lanes = [keep[row].tid if found[row].stream is None else found[row].stream for row in rows]
+            stream[rows] = _integers(lanes)
+            device[rows] = _integers([found[row].device for row in rows])
+        speaking = self._speaking
+        for row, (event, args) in enumerate(zip(keep, found, strict=True)):
+            if args.collective is not None or speaking[event.name]:
+                self.args[self._count + row] = self._detached(args)
+        external = [a.external_of_2021 if a.external is None else a.external for a in found]
+        return stream, device, _integers([a.correlation for a in found]), _integers(external)
+
+    def _detached(self, args: Args) -> Args:
+        """Raw fields are views into the batch's text; shared copies let that text go, and most of them are equal."""
+        shared = self._shared
+        for name in ("group_ranks", "dims", "types", "concrete"):
+            raw = getattr(args, name)
+            if raw is not RAW_ABSENT and len(raw):
+                text = bytes(raw)
+                known = shared.get(text)
+                setattr(args, name, shared.setdefault(text, raw.copy()) if known is None else known)
+        for name in ("collective", "dtype", "group_name", "group_description"):
+            value = getattr(args, name)
+            if type(value) is str:
+                setattr(args, name, shared.setdefault(value, value))
+        return args
 
     def finish(self, metadata: dict[str, Any], base_ns: int, cut: str | None) -> Timeline:
         """The table of everything added, sorted; device records written twice are kept once."""
-        if self.columns:
-            columns: list[Any] = [np.concatenate(parts) for parts in zip(*self.columns, strict=True)]
-        else:
-            columns = [np.empty(0, dtype) for dtype in (np.int64, np.int64, np.int8, *[np.int32] * 3, *[np.int64] * 4)]
-        self.columns.clear()
-        start, end = columns[0], columns[1]
-        order = np.lexsort((-end, start))
-        order = order[self._first_records([column[order] for column in columns])]
-        place = {int(old): new for new, old in enumerate(order)} if self.args else {}
+        columns: dict[str, Any] = self._joined()
+        order = np.lexsort((-columns["end"], columns["start"]))
+        for name in COLUMNS:
+            columns[name] = columns[name][order]
+        keep = self._first_records(columns) & ~self._device_side(columns)
+        if not keep.all():
+            order = order[keep]
+            for name in COLUMNS:
+                columns[name] = columns[name][keep]
+        args = self.args
+        if args:
+            place = np.full(self._count, -1, dtype=np.int64)
+            place[order] = np.arange(len(order))
+            args = {new: value for row, value in args.items() if (new := int(place[row])) >= 0}
         return Timeline(
-            self.path, metadata, base_ns, **dict(zip(COLUMNS, (column[order] for column in columns), strict=True)),
-            names=self.names.texts, categories=self.categories.texts, threads=self.threads.texts,
-            args={place[row]: args for row, args in self.args.items() if row in place},
+            self.path, metadata, base_ns, **columns,
+            names=self.names.texts, categories=self.categories.texts, threads=self.threads.texts, args=args,
             warnings=self.warnings, dropped=self.dropped, cut=cut,
         )  # fmt: skip
 
-    def _first_records(self, columns: list[NDArray[Any]]) -> NDArray[np.bool_]:
-        start, end, kind, name, _, _, stream, device, correlation, _ = columns
-        keep = np.ones(len(start), dtype=bool)
-        rows = np.flatnonzero(((kind == Class.KERNEL) | (kind == Class.COPY)) & (correlation >= 0))
+    def _joined(self) -> dict[str, NDArray[Any]]:
+        """One array per column; the parts go as soon as they are joined, since together they are most of the memory."""
+        types = (np.int64, np.int64, np.int8, *[np.int32] * 3, *[np.int64] * 4)
+        columns: dict[str, NDArray[Any]] = {}
+        for name, parts, kind in zip(COLUMNS, self.columns, types, strict=True):
+            columns[name] = np.concatenate(parts) if parts else np.empty(0, kind)
+            parts.clear()
+        return columns
+
+    def _device_side(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        """Annotations that an older profiler drew on the device's rows under the host's category: never time."""
+        kind, thread = columns["kind"], columns["thread"]
+        streams = np.setdiff1d(
+            np.unique(thread[(kind == Class.KERNEL) | (kind == Class.COPY)]),
+            np.unique(thread[(kind == Class.HOST_OP) | (kind == Class.RUNTIME)]),
+        )
+        found: NDArray[np.bool_] = (kind == Class.ANNOTATION) & np.isin(thread, streams)
+        if found.any():
+            self.dropped["annotation on a device"] += int(found.sum())
+        return found
+
+    def _first_records(self, columns: dict[str, NDArray[Any]]) -> NDArray[np.bool_]:
+        kind = columns["kind"]
+        keep = np.ones(len(kind), dtype=bool)
+        rows = np.flatnonzero(((kind == Class.KERNEL) | (kind == Class.COPY)) & (columns["correlation"] >= 0))
         if len(rows) < 2:
             return keep
-        records = np.column_stack([column[rows] for column in (start, end, name, stream, device, correlation)])
+        compared = ("start", "end", "name", "stream", "device", "correlation")
+        records = np.column_stack([columns[column][rows] for column in compared])
         order = np.lexsort(records.T[::-1])
         same = np.zeros(len(rows), dtype=bool)
         same[order[1:]] = (records[order[1:]] == records[order[:-1]]).all(axis=1)
@@ -203,15 +241,22 @@ class TimelineBuilder:
         return keep
 
 
-def _speaks(name: str | int | float | None) -> bool:
-    """Names of host events whose shapes and inputs attribution reads."""
-    return type(name) is str and name.startswith(("c10d::", "gloo:", "_c10d_functional", "record_param_comms", "nccl:"))
+class _Speaking(dict[Any, bool]):
+    """Is this the name of a host event whose shapes and inputs attribution reads?"""
+
+    def __missing__(self, name: Any) -> bool:
+        found = self[name] = type(name) is str and name.startswith(_SPEAKING)
+        return found
 
 
-def _detached(args: Args) -> Args:
-    """Raw fields are views into the batch's text; copies let that text go."""
-    for name in ("group_ranks", "dims", "types", "concrete"):
-        raw = getattr(args, name)
-        if raw is not RAW_ABSENT and len(raw):
-            setattr(args, name, raw.copy())
-    return args
+_SPEAKING = ("c10d::", "gloo:", "_c10d_functional", "record_param_comms", "nccl:")
+
+
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """Like `integer`, for many."""
+    try:
+        column = np.fromiter((-1 if value is None else value for value in values), np.int64, len(values))
+    except (TypeError, ValueError, OverflowError):
+        return np.fromiter(map(integer, values), np.int64, len(values))
+    column[(column <= -_HUGE) | (column >= _HUGE)] = -1
+    return column
