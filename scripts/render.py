@@ -10,4 +10,5 @@ with reporting_to(snakemake.log[0]):
         [Path(path) for path in snakemake.input.decisions],
         [Path(path) for path in snakemake.input.attributions],
         Path(snakemake.output.summary).parent,
+        imported=snakemake.params.imported,
     )

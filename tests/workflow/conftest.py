@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PARTS = ("Snakefile", "environment.yml", "requirements.lock", "workflow", "scripts", "src", "config")
+PARTS = ("Snakefile", "environment.yml", "requirements.lock", "workflow", "profiles", "scripts", "src", "config")
 
 
 @dataclass

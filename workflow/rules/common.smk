@@ -1,19 +1,6 @@
-import sys
-
 import jsonschema
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
-
-try:
-    from shardscope import config as shardscope_config
-    from shardscope import provenance
-    from shardscope.errors import ShardscopeError
-    from shardscope.measure.record import failed_attempts
-except ModuleNotFoundError as error:
-    sys.exit(
-        f"error: {error.name} is missing in this Python environment; run `make report`, "
-        "or `pip install -r requirements.lock -e .` in the active one"
-    )
 
 
 def checked(raw):
@@ -33,9 +20,13 @@ def checked(raw):
 CONFIG = checked(config)
 
 
+NEVER = "(?!)"  # an empty alternative would match everything
+
+
 wildcard_constraints:
-    workload="|".join(CONFIG.workloads),
-    strategy="|".join(CONFIG.strategies),
+    workload="|".join(CONFIG.workloads) or NEVER,
+    strategy="|".join(CONFIG.strategies) or NEVER,
+    imported="|".join(CONFIG.imported) or NEVER,
 
 
 def measuring_params(wildcards):
@@ -57,3 +48,9 @@ def of_workload(pattern):
     return lambda wildcards: expand(
         pattern, workload=wildcards.workload, strategy=CONFIG.strategies
     )
+
+
+def imported_reports():
+    """What the default target makes of the imported runs; two or more are compared."""
+    pages = expand("reports/imported/{imported}.md", imported=CONFIG.imported)
+    return pages + (["reports/imported/comparison.md"] if len(pages) > 1 else [])

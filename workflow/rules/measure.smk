@@ -42,3 +42,11 @@ rule measure:
         depends=measuring_params,
     script:
         "../../scripts/measure.py"
+
+
+onstart:
+    # An interrupted run leaves Snakemake's copy of an earlier result behind, and Snakemake cannot copy over it. The
+    # outputs of these jobs are locked by now, so no other run needs the copies.
+    for job in workflow.dag.needrun_jobs():
+        for path in job.output:
+            workflow.persistence.cleanup_backup(Path(path))

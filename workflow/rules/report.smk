@@ -30,5 +30,6 @@ rule report:
     params:
         digest=provenance.stage_digest("report"),
         strategies=CONFIG.strategies,
+        imported=[] if CONFIG.workloads else list(CONFIG.imported),
     script:
         "../../scripts/render.py"

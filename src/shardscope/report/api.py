@@ -23,13 +23,23 @@ EVIDENCE = "evidence.md"
 FIGURES = "figures"
 
 
-def render(decision_files: Sequence[Path], attribution_folders: Iterable[Path], output_dir: Path) -> None:
+def render(
+    decision_files: Sequence[Path],
+    attribution_folders: Iterable[Path],
+    output_dir: Path,
+    *,
+    imported: Sequence[str] = (),
+) -> None:
     """Write summary.md, summary.zh.md, evidence.md and figures/ into `output_dir`.
 
     `attribution_folders`: …/<workload>/<strategy>, with the tables that the evidence shows. The first decision is the
-    answer at the top. Everything is rendered before anything is written. Raises ResultError for results that are
-    missing or contradict each other.
+    answer at the top. Everything is rendered before anything is written. Without any decision, but with `imported`
+    runs, all three documents say that nothing was measured and where the reports on those are. Raises ResultError for
+    results that are missing or contradict each other.
     """
+    if imported and not decision_files:
+        _publish(_nothing(imported), {}, output_dir)
+        return
     decisions = [load(path) for path in decision_files]
     names = [decision.workload.name for decision in decisions]
     if not decisions or len(set(names)) != len(names):
@@ -41,6 +51,15 @@ def render(decision_files: Sequence[Path], attribution_folders: Iterable[Path], 
     documents = {FILES[name]: text for name, text in summaries.items()}
     documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
     _publish(documents, files, output_dir)
+
+
+def _nothing(imported: Sequence[str]) -> dict[str, str]:
+    """Document name → text, where the configuration names no workload."""
+    found = {}
+    for name in LANGUAGES:
+        suffix = FILES[name].removeprefix("summary")
+        found[FILES[name]] = Language(name).render("nothing.md.j2", imported=imported, suffix=suffix)
+    return {**found, EVIDENCE: found[FILES["en"]]}
 
 
 def _figures(decisions: Sequence[Decision], language: Language) -> tuple[dict[str, str], dict[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from shardscope.report.markdown import code, megabytes, signed_percent, text, whole
+from shardscope.report.markdown import code, megabytes, shortened, signed_percent, text, whole
 from shardscope.selection.claims import StrategyResult
 from shardscope.selection.decision import Decision
 
@@ -107,7 +107,7 @@ def failure_texts(rows: Sequence[StrategyResult]) -> list[FailureText]:
                 continue
             facts = [("rank", failure.rank), ("exit code", failure.exit_code), ("signal", failure.signal)]
             known = ", ".join(f"{name} {value}" for name, value in facts if value is not None)
-            lines = ("".join(c if c.isprintable() else "?" for c in line) for line in failure.log_tail)
+            lines = ("".join(c if c.isprintable() else "?" for c in shortened(line)) for line in failure.log_tail)
             # The fence is longer than any run of backticks a log line can hold after this.
             log = Markup("\n".join(line.replace("`", "'") for line in lines))
             found.append(FailureText(name=row.name, reason=reason or "?", facts=known, log=log))

@@ -6,18 +6,24 @@ import re
 
 from markupsafe import Markup
 
-__all__ = ["FILTERS", "code", "round_parts", "text"]
+__all__ = ["FILTERS", "code", "round_parts", "shortened", "text"]
 
 MINUS = "\N{MINUS SIGN}"
 _INLINE = re.compile(r"([\\`*\[\]|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")  # a_b is no emphasis
 _LEADING = re.compile(r"^([#+=!-]|\d+(?=[.)]\s))")
 MB, MS = 1e6, 1e6
+LONGEST = 500
 
 
 def _one_line(value: object) -> str:
     """Control characters, line breaks and bidirectional overrides would let text leave its cell."""
     flat = " ".join(str(value).split())
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shortened(flat))
+
+
+def shortened(line: str) -> str:
+    """At most LONGEST characters: a foreign text may explain itself, but not push the report off the page."""
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def text(value: object) -> Markup:

@@ -42,7 +42,7 @@ def sentence(key: str, **fields: Any) -> Sentence:
 
 @cache
 def catalogue(language: str) -> dict[str, str]:
-    """Key → sentence template. Nested tables of the TOML file become dotted keys."""
+    """Key → sentence template. Nested tables of the TOML files become dotted keys."""
     found: dict[str, str] = {}
 
     def flatten(prefix: str, table: Mapping[str, Any]) -> None:
@@ -52,8 +52,9 @@ def catalogue(language: str) -> dict[str, str]:
             else:
                 found[f"{prefix}{key}"] = value
 
-    path = resources.files("shardscope.report") / "catalogue" / f"{language}.toml"
-    flatten("", tomllib.loads(path.read_text(encoding="utf-8")))
+    for file in (f"{language}.toml", f"imported.{language}.toml"):
+        path = resources.files("shardscope.report") / "catalogue" / file
+        flatten("", tomllib.loads(path.read_text(encoding="utf-8")))
     return found
 
 
@@ -84,6 +85,7 @@ class Language:
             "raw": Markup,
         }
         self.environment.globals["say"] = self.say_key
+        self.environment.globals["language"] = name
         self.environment.globals["gap"] = Markup(" " if name == "en" else "")  # between a colon and what follows
 
     def say(self, value: Any) -> Markup:

@@ -30,9 +30,10 @@ def check(run_folder: Path, attribution_folder: Path) -> None:
         if not (record.reason or "").strip():
             raise ResultError(f"{run_folder}: status {record.status} without a reason; measure it again")
         return
-    _refuse(run_folder, [*_missing_figures(record), *_parity(record), *_traces(record, run_folder)])
+    figures = [*_missing_figures(record), *_times(record), *_memory(record), *_parity(record)]
+    _refuse(run_folder, [*figures, *_traces(record, run_folder)])
     result = load_attribution(attribution_folder / ATTRIBUTION_FILE)
-    _refuse(attribution_folder, [*_coverage(record, result), *_ledger(result)])
+    _refuse(attribution_folder, [*_coverage(record, result), *_ledger(result), *_collectives(result)])
     tables = [*_ledger_table(attribution_folder, result), *_intervals_table(attribution_folder, result)]
     _refuse(attribution_folder, tables)
 
@@ -40,7 +41,9 @@ def check(run_folder: Path, attribution_folder: Path) -> None:
 def _refuse(folder: Path, defects: list[str]) -> None:
     if defects:
         more = f" (and {len(defects) - 5} more)" if len(defects) > 5 else ""
-        raise ResultError(f"{folder}: {'; '.join(defects[:5])}{more}; measure and attribute it again")
+        # Nothing downstream notices by itself that a finished result was touched, so the command has to force it.
+        command = f"snakemake --cores 4 --force {folder}"
+        raise ResultError(f"{folder}: {'; '.join(defects[:5])}{more}; make it again with: {command}")
 
 
 def _missing_figures(record: RunRecord) -> Iterable[str]:
@@ -50,19 +53,45 @@ def _missing_figures(record: RunRecord) -> Iterable[str]:
         yield "the environment is missing"
     if record.timing is None or not (record.timing.triples or record.timing.candidate_ns):
         yield "step times are missing"
-    elif (
-        any(ns <= 0 for triple in record.timing.triples for ns in triple)
-        or min(record.timing.candidate_ns, default=1) <= 0
-    ):
-        yield "a step time is not positive"
     if record.latency is None or not record.latency.candidate_ns:
         yield "request latencies are missing"
     if not record.losses:
         yield "losses are missing"
+    elif len(record.losses) != len(record.reference_losses):
+        yield f"there are {len(record.losses)} losses, and {len(record.reference_losses)} of the reference"
     measured = {memory.rank for memory in record.memory}
     for rank in _ranks(record) or {0}:
         if rank not in measured:
             yield f"memory of rank {rank} is missing"
+
+
+def _times(record: RunRecord) -> Iterable[str]:
+    timing, latency = record.timing, record.latency
+    if timing is None or latency is None:
+        return
+    paired = [ns for triple in timing.triples for ns in triple]
+    if min([*paired, *timing.candidate_ns, *latency.candidate_ns, *latency.baseline_ns], default=1) <= 0:
+        yield "a time is not positive"
+    if timing.tokens_per_step != record.workload.tokens_per_step or timing.flops_per_step <= 0:
+        yield (
+            f"a step of {timing.tokens_per_step} tokens and {timing.flops_per_step} FLOPs is not one of this workload, "
+            f"which has {record.workload.tokens_per_step} tokens"
+        )
+    peak = timing.matmul_peak_flops_per_s
+    if peak is not None and not 0 < peak < math.inf:
+        yield f"the matmul peak is {peak} FLOP/s"
+
+
+def _memory(record: RunRecord) -> Iterable[str]:
+    """The categories are sizes, and add up to the peak."""
+    for memory in record.memory:
+        state = memory.parameter_bytes + memory.gradient_bytes + memory.optimizer_bytes
+        sizes = (memory.parameter_bytes, memory.gradient_bytes, memory.optimizer_bytes, memory.residue_bytes)
+        if min(sizes) < 0:
+            yield f"memory of rank {memory.rank} has a negative size"
+        elif state + memory.other_bytes_at_peak != memory.peak_bytes or memory.peak_bytes <= 0:
+            parts = state + memory.other_bytes_at_peak
+            yield f"memory of rank {memory.rank} adds up to {parts} bytes, its peak is {memory.peak_bytes}"
 
 
 def _ranks(record: RunRecord) -> set[int]:
@@ -76,6 +105,8 @@ def _parity(record: RunRecord) -> Iterable[str]:
         yield "parity is missing"
     elif not (math.isfinite(parity.tolerance) and parity.tolerance > 0) or parity.loss_steps < 1:
         yield f"parity was measured over {parity.loss_steps} steps with tolerance {parity.tolerance}"
+    elif min(parity.gradient_error, parity.loss_error) < 0:
+        yield f"parity has a negative error: {min(parity.gradient_error, parity.loss_error):.3g}"
     elif parity.passed != passes_gate(parity):
         yield (
             f"parity says {'passed' if parity.passed else 'failed'}, but its errors {parity.gradient_error:.3g} and "
@@ -86,6 +117,8 @@ def _parity(record: RunRecord) -> Iterable[str]:
 def _traces(record: RunRecord, folder: Path) -> Iterable[str]:
     for rank in sorted(_ranks(record) - {trace.rank for trace in record.traces}):
         yield f"the trace of rank {rank} is missing"
+    if len({trace.rank for trace in record.traces}) != len(record.traces):
+        yield "two traces claim one rank"
     for trace in record.traces:
         if PurePath(trace.file).name != trace.file or trace.file in ("", ".", ".."):
             yield f"the trace of rank {trace.rank} is not a file of this folder: {trace.file!r}"
@@ -105,9 +138,14 @@ def _coverage(record: RunRecord, result: Attribution) -> Iterable[str]:
         yield f"ranks {', '.join(map(str, result.missing_ranks))} are missing"
     if result.skipped_files:
         yield f"{result.skipped_files[0].file} was skipped: {result.skipped_files[0].reason}"
+    if len(found) != len(result.ranks):
+        yield "a rank was attributed twice"
     for rank in result.ranks:
-        if not any(row.step == result.summary_step for row in rank.steps):
+        steps = [row.step for row in rank.steps]
+        if result.summary_step not in steps:
             yield f"rank {rank.rank} lacks the summary step {result.summary_step}"
+        if len(set(steps)) != len(steps):
+            yield f"rank {rank.rank} has a step twice"
 
 
 def _ledger(result: Attribution) -> Iterable[str]:
@@ -115,6 +153,17 @@ def _ledger(result: Attribution) -> Iterable[str]:
         for row in rank.steps:
             for defect in _row(row):
                 yield f"rank {rank.rank} step {row.step}: {defect}"
+
+
+def _collectives(result: Attribution) -> Iterable[str]:
+    known = {str(rank.rank) for rank in result.ranks}
+    for number, found in enumerate(result.collectives):
+        named = {*found.arrival_ns, *(found.exposed_wait_ns or {})}
+        if found.last_rank is not None:
+            named.add(str(found.last_rank))
+        strangers = sorted(named - known)
+        if strangers:
+            yield f"collective {number} names rank {strangers[0]!r}, which was not attributed"
 
 
 def _row(row: StepRow) -> Iterable[str]:

@@ -95,7 +95,7 @@ class LedgerMean(Claim, kw_only=True, frozen=True):
     residual_ns: int | None  # clock error; None with one rank
     bounds: bool
     flags: tuple[str, ...]
-    host_cause: HostCause | None  # of the rank with the largest share of host time, where that exceeds a tenth
+    host_cause: HostCause | None = None  # of the rank with the largest share of host time, where that exceeds a tenth
 
     @property
     def communication_ns(self) -> float:

@@ -144,8 +144,11 @@ def save(decision: Decision, path: Path) -> None:
 def load(path: Path) -> Decision:
     """Read a decision. Raises ResultError when it is missing or of another version."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Decision)
+        decision = msgspec.json.decode(path.read_bytes(), type=Decision)
     except OSError as error:
-        raise ResultError(f"{path}: cannot be read ({error.strerror})") from error
+        raise ResultError(f"{path}: cannot be read ({error.strerror}); run the workflow again") from error
     except (msgspec.MsgspecError, ValueError) as error:
         raise ResultError(f"{path}: not a decision of this version ({error}); remove it and run again") from error
+    if decision.schema != SCHEMA_VERSION:
+        raise ResultError(f"{path}: schema {decision.schema}, expected {SCHEMA_VERSION}; remove it and run again")
+    return decision

@@ -1,0 +1,1 @@
+"""Speed and memory of the analysis on large traces, beside HolisticTraceAnalysis."""

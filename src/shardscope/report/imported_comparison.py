@@ -1,0 +1,140 @@
+"""Imported runs side by side, compared like strategies: step, transfer and stall, bubble, overlap, every kind."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from shardscope.errors import ResultError
+from shardscope.report import imported_tables as tables
+from shardscope.report.figures import COLOURS, step_bars
+from shardscope.report.imported import FIGURES, SUFFIXES, describe, publish
+from shardscope.report.imported_tables import DASH, Table, Unit, column, unit_of
+from shardscope.report.markdown import code
+from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
+from shardscope.selection.claims import Quantity
+from shardscope.selection.imported import ImportedResult, read_imported, share_quantities, step_quantity
+from shardscope.vocabulary import Axis, Kind
+
+__all__ = ["COMPARISON", "render_comparison"]
+
+COMPARISON = "comparison"
+SHARES = ("communication", "transfer", "stall", "bubble", "overlap")
+
+
+def render_comparison(runs: Sequence[tuple[str, Path, Path]], output_dir: Path) -> None:
+    """Write comparison.md, comparison.zh.md and figures/comparison.svg into `output_dir`.
+
+    `runs`: (name, folder of tables, where the traces are), the first one is what the others are compared with. Raises
+    ResultError for fewer than two, and for tables that cannot be used.
+    """
+    if len(runs) < 2:
+        raise ResultError("comparison of imported runs: it takes at least two")
+    found = [read_imported(*run) for run in runs]
+    unit = unit_of(max(run.step_ns for run in found))
+    bars = [tables.bar(run.name, run.ledger.step_ns, tables.mean_parts(run.ledger), unit) for run in found]
+    documents = {}
+    for language in map(Language, LANGUAGES):
+        suffix = SUFFIXES[language.name]
+        names = [_link(run, found[0], suffix) for run in found]
+        documents[f"{COMPARISON}{suffix}"] = language.render(
+            "comparison.md.j2",
+            answer=_answer(found, unit),
+            comparison=_comparison(found, names, unit),
+            no_records=any(run.peak_bytes is None or run.tokens_per_s is None for run in found),
+            parts=tables.bars_table(column("run"), names, bars, unit),
+            kinds=_kinds(found),
+            figure=Markup(f"{FIGURES}/{COMPARISON}.svg"),
+        )
+    labels = {part: str(Language("en").say_key(f"part.{part}")) for part in COLOURS}
+    documents[f"{FIGURES}/{COMPARISON}.svg"] = step_bars(
+        bars,
+        labels,
+        title="One step of each imported run",
+        axis=f"one step, {unit.name}",
+        description=describe(bars, labels, unit),
+    )
+    publish(documents, output_dir)
+
+
+def _link(run: ImportedResult, base: ImportedResult, suffix: str) -> Sentence:
+    key = "comparison.run_base" if run.name == base.name else "comparison.run"
+    return sentence(key, name=run.name, link=Markup(f"{run.name}{suffix}"))
+
+
+def _answer(runs: Sequence[ImportedResult], unit: Unit) -> list[Sentence]:
+    base = runs[0]
+    fastest = min(runs, key=lambda run: run.step_ns)
+    # Of the first one itself the nearest rival is more to the point than no change at all.
+    rival = min((run for run in runs[1:]), key=lambda run: run.step_ns) if fastest is base else base
+    change = step_quantity(fastest, rival).change
+    found = [
+        sentence("comparison.fastest", name=fastest.name, step=unit.of(fastest.step_ns), unit=unit.name, change=change),
+        sentence("comparison.against", name=base.name),
+        sentence("comparison.work"),
+    ]
+    differing = []
+    if len({run.device for run in runs}) > 1:
+        differing.append(sentence("comparison.device"))
+    if len({run.world_size or len(run.attribution.ranks) for run in runs}) > 1:
+        differing.append(sentence("comparison.world"))
+    if differing:
+        found.append(sentence("comparison.hardware", items=differing))
+    return found + [_why(run, base, unit) for run in runs[1:] if run.ledger.step_ns != base.ledger.step_ns]
+
+
+def _why(run: ImportedResult, base: ImportedResult, unit: Unit) -> Sentence:
+    """Which part of the summary step, averaged over ranks, makes the difference."""
+    total = run.ledger.step_ns - base.ledger.step_ns
+    theirs = tables.mean_parts(base.ledger)
+    mine = tables.mean_parts(run.ledger)
+    grown = {part: mine.get(part, 0.0) - theirs.get(part, 0.0) for part in COLOURS}
+    part = (max if total > 0 else min)(grown, key=lambda name: grown[name])
+    return sentence(
+        "comparison.why", base=base.name, name=run.name, longer=total > 0, total=unit.of(abs(total)), unit=unit.name,
+        part=sentence(f"part.{part}"), by=unit.of(abs(grown[part])),
+    )  # fmt: skip
+
+
+def _comparison(runs: Sequence[ImportedResult], names: Sequence[Sentence], unit: Unit) -> Table:
+    header = [column("run"), column("device"), column("ranks"), column("step", unit=unit.name)]
+    header += [column(name) for name in (*SHARES, "memory", "throughput")]
+    rows: list[list[Any]] = []
+    for run, name in zip(runs, names, strict=True):
+        step, shares = step_quantity(run, runs[0]), share_quantities(run, runs[0])
+        rows.append([
+            name,
+            code(run.device),
+            sentence("comparison.ranks", present=len(run.attribution.ranks), world=run.world_size),
+            sentence("comparison.step", value=unit.of(run.step_ns), change=step.change),
+            *(_share(shares[field]) for field in SHARES),
+            _known("peak", run.peak_bytes),
+            _known("rate", run.tokens_per_s),
+        ])  # fmt: skip
+    return header, rows
+
+
+def _share(quantity: Quantity) -> Sentence:
+    if quantity.value is None:
+        return DASH
+    return sentence("cell.share", value=quantity.value, change=quantity.change)
+
+
+def _known(key: str, value: float | None) -> Sentence:
+    if value is None:
+        return sentence("comparison.nothing")
+    return sentence(f"comparison.{key}", value=value)
+
+
+def _kinds(runs: Sequence[ImportedResult]) -> Table:
+    """Exposed communication of every kind on every axis, a column per run."""
+    header = [column("kind"), column("axis"), *(code(run.name) for run in runs)]
+    rows: list[list[Any]] = []
+    for kind in Kind:
+        for axis in Axis:
+            spent = [run.ledger.attributed_by_axis_ns.get(kind, {}).get(axis, 0.0) for run in runs]
+            if any(spent):
+                cells = [tables.share(ns / run.ledger.step_ns) for ns, run in zip(spent, runs, strict=True)]
+                rows.append([sentence(f"kind.{kind}"), sentence(f"axis.{axis}"), *cells])
+    return header, rows
