@@ -28,10 +28,12 @@ __all__ = [
     "did_you_mean",
 ]
 
+LONGEST = 1000
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """' (did you mean …?)' with the closest known word, or nothing: the end of a message about an unknown word."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(str(word)[:100], list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -41,6 +43,8 @@ class ShardscopeError(Exception):
     def __str__(self) -> str:
         # Messages may quote hostile text (file names, event names): one line, no control characters.
         text = " ".join(super().__str__().split())
+        if len(text) > LONGEST:  # a quoted value can be of any length; what is wrong comes first, what to do last
+            text = f"{text[: LONGEST // 2]} \N{HORIZONTAL ELLIPSIS} {text[-LONGEST // 2 :]}"
         return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

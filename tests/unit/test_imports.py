@@ -10,11 +10,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shardscope"
 # A module may import from its own stage and those before it.
-STAGES = ("workload", "strategies", "measure", "trace", "attribution", "selection", "report", "config", "cli")
+STAGES = ("workload", "strategies", "measure", "trace", "attribution", "view", "selection", "report", "config", "cli")
 BASE = ("errors", "vocabulary", "template", "bridge")
 # Record types that every stage may name, whatever wrote them.
 CONTRACTS = ("measure.record", "measure.settings")
-TORCH_FREE = ("trace", "attribution", "selection", "report", "config", "cli", "provenance", *BASE)
+TORCH_FREE = ("trace", "attribution", "view", "selection", "report", "config", "cli", "provenance", *BASE)
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -60,7 +60,7 @@ def violations(name: str, source: str) -> list[str]:
             continue
         if stage in STAGES and other in STAGES and STAGES.index(other) > STAGES.index(stage):
             found.append(f"{name} imports the later stage {other}")
-        if stage in ("selection", "report") and other == "trace":
+        if stage in ("selection", "report") and other in ("trace", "view"):
             found.append(f"{name} opens traces")
     uses_torch = set(imports(tree, top_level_only=True)) if stage == "strategies" else every
     if stage in (*TORCH_FREE, "strategies") and any(used.split(".")[0] == "torch" for used in uses_torch):
@@ -80,6 +80,7 @@ def test_module_keeps_the_import_rules(path: Path) -> None:
         ("trace.reader", "def f():\n    import torch.distributed", "imports torch"),
         ("strategies.ddp", "import torch", "imports torch"),
         ("selection.api", "from shardscope.trace import reader", "opens traces"),
+        ("report.api", "from shardscope.view import merge", "opens traces"),
         ("cli", "from snakemake.utils import validate", "imports snakemake"),
     ],
 )

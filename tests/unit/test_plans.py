@@ -187,9 +187,9 @@ def test_registry() -> None:
     ("name", "given", "expected"),
     [
         ("ddp", {"bucket_cap": 4}, "no parameter bucket_cap (did you mean 'bucket_cap_mb'?); it takes: bucket_cap_mb"),
-        ("ddp", {"bucket_cap_mb": "4"}, "bucket_cap_mb must be a positive float, not '4'"),
-        ("ddp", {"bucket_cap_mb": True}, "must be a positive float, not True"),
-        ("zero1", {"bucket_cap_mb": 0}, "must be a positive float, not 0"),
+        ("ddp", {"bucket_cap_mb": "4"}, "bucket_cap_mb must be a positive number, 10^9 at most, not '4'"),
+        ("ddp", {"bucket_cap_mb": True}, "must be a positive number, 10^9 at most, not True"),
+        ("zero1", {"bucket_cap_mb": 0}, "must be a positive number, 10^9 at most, not 0"),
         ("tensor", {"degree": 2}, "it takes: none"),
     ],
 )

@@ -240,7 +240,9 @@ def load_run(folder: Path) -> RunRecord:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ResultError(f"{folder}: not a finished run, {RUN_FILE} is missing ({error.strerror})") from error
+        raise ResultError(
+            f"{folder}: not a finished run, {RUN_FILE} is missing ({error.strerror}); measure it again"
+        ) from error
     try:
         record = msgspec.json.decode(raw, type=RunRecord)
     except (msgspec.MsgspecError, ValueError) as error:

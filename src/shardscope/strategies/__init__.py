@@ -9,8 +9,10 @@ import ast
 import functools
 import importlib
 import pkgutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shardscope.errors import ConfigError, did_you_mean
@@ -19,14 +21,18 @@ from shardscope.strategies.base import Strategy
 __all__ = ["get", "names", "resolve_parameters", "source_files"]
 
 _FOLDER = Path(__file__).parent
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_GREATEST = 10**9  # of a number among the parameters
+_TAKEN = frozenset({"checked"})  # reports/data/<workload>/checked holds the marks of the check rule
 
 
 @functools.cache
 def _registry() -> dict[str, tuple[Strategy, Path]]:
     found: dict[str, tuple[Strategy, Path]] = {}
     for module_info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
-        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        module = _imported(module_info.name)
         for strategy in getattr(module, "STRATEGIES", ()):
+            _check(strategy, f"strategies/{module_info.name}.py")
             if strategy.name in found:
                 raise ConfigError(
                     f"strategy {strategy.name} is defined in {found[strategy.name][1].name} and in "
@@ -34,6 +40,30 @@ def _registry() -> dict[str, tuple[Strategy, Path]]:
                 )
             found[strategy.name] = (strategy, Path(str(module.__file__)))
     return found
+
+
+def _imported(name: str) -> ModuleType:
+    """A module of this folder. Raises ConfigError, one line naming the file, when it cannot be imported."""
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except Exception as error:  # whatever the file does at its top: SyntaxError, NameError, ImportError, …
+        raise ConfigError(
+            f"strategies/{name}.py cannot be imported ({type(error).__name__}: {error}); correct it or remove it"
+        ) from error
+
+
+def _check(strategy: Any, file: str) -> None:
+    """Names become folder names and parts of wildcards; a class instead of an object works nowhere."""
+    wanted = ("name", "display_name", "shards", "defaults", "memory_formula", "not_applicable", "plan", "build")
+    missing = [field for field in wanted if not hasattr(strategy, field)]
+    if isinstance(strategy, type) or missing:
+        lacks = f"lacks {', '.join(missing)}" if missing else "is a class, not an object"
+        raise ConfigError(f"{file}: {strategy!r} in STRATEGIES {lacks}; see strategies/base.py")
+    if not _NAME.fullmatch(str(strategy.name)) or strategy.name in _TAKEN:
+        raise ConfigError(
+            f"{file}: {strategy.name!r} cannot be a strategy's name; use a-z, 0-9, - and _, 40 characters at most, "
+            f"and none of {', '.join(sorted(_TAKEN))}"
+        )
 
 
 def names() -> tuple[str, ...]:
@@ -65,9 +95,7 @@ def resolve_parameters(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
             known = ", ".join(sorted(defaults)) or "none"
             raise ConfigError(f"strategy {name} has no parameter {key}{did_you_mean(key, defaults)}; it takes: {known}")
         if not _fits(value, defaults[key]):
-            raise ConfigError(
-                f"strategy {name}: {key} must be a positive {type(defaults[key]).__name__}, not {value!r}"
-            )
+            raise ConfigError(f"strategy {name}: {key} must be {_wanted(defaults[key])}, not {value!r}")
     return {**defaults, **given}
 
 
@@ -76,8 +104,16 @@ def _fits(value: Any, default: Any) -> bool:
         return isinstance(value, bool) and isinstance(default, bool)
     if isinstance(default, (int, float)):
         allowed = (int, float) if isinstance(default, float) else int
-        return isinstance(value, allowed) and 0 < value < float("inf")
+        return isinstance(value, allowed) and 0 < value <= _GREATEST
     return isinstance(value, type(default))
+
+
+def _wanted(default: Any) -> str:
+    if isinstance(default, bool):
+        return "true or false"
+    if isinstance(default, (int, float)):
+        return f"a positive {'whole ' if isinstance(default, int) else ''}number, 10^9 at most"
+    return f"a {type(default).__name__}"
 
 
 def _entry(name: str) -> tuple[Strategy, Path]:

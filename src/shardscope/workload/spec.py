@@ -1,5 +1,7 @@
 """The one spec of everything that a comparison holds fixed (sizes, data, batch, optimizer, seed). Torch-free."""
 
+import math
+
 import msgspec
 
 __all__ = ["WorkloadSpec"]
@@ -41,6 +43,11 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
             )
         if self.vocabulary < 256:
             raise ValueError(f"workload {self.name}: vocabulary {self.vocabulary} cannot hold all 256 byte values")
+        for field in ("learning_rate", "weight_decay"):
+            if not math.isfinite(getattr(self, field)):
+                raise ValueError(f"workload {self.name}: {field} must be a finite number, not {getattr(self, field)}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"workload {self.name}: seed must lie between 0 and 2^63 - 1, not {self.seed}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"workload {self.name}: dtype {self.dtype!r} is not one of float32, bfloat16")
 
