@@ -9,9 +9,11 @@ from shardscope.attribution.intervals import (
     IntArray,
     clip,
     complement,
+    covered_before,
     covers,
     from_pairs,
     intersect,
+    single,
     subtract,
     total,
     union,
@@ -74,6 +76,18 @@ def test_clip_and_complement(pairs: list[tuple[int, int]], start: int, end: int)
 def test_covers(pairs: list[tuple[int, int]], asked: list[int]) -> None:
     answer = covers(from_pairs(pairs), np.array(asked, dtype=np.int64))
     assert answer.tolist() == [t in points(pairs) for t in asked]
+
+
+@given(rows, st.lists(instants, max_size=10))
+def test_covered_before(pairs: list[tuple[int, int]], asked: list[int]) -> None:
+    answer = covered_before(from_pairs(pairs), np.array(asked, dtype=np.int64))
+    assert answer.tolist() == [len(points(pairs) & set(range(t))) for t in asked]
+
+
+@given(instants, instants)
+def test_single(start: int, end: int) -> None:
+    assert is_set(single(start, end))
+    assert single(start, end).tolist() == from_pairs([(start, end)]).tolist()
 
 
 @given(rows)

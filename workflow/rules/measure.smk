@@ -34,6 +34,8 @@ rule measure:
         "logs/{workload}/{strategy}.measure.log",
     benchmark:
         "benchmarks/{workload}/{strategy}.measure.tsv"
+    # Before all that can share the cores.
+    priority: 10
     conda:
         "../../environment.yml"
     # All cores: nothing else may run while times are taken.

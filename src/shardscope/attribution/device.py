@@ -62,8 +62,9 @@ def fill_device_view(view: RankView, patterns: Patterns) -> None:
     view.copies = _set(start, end, ~kernel)
     view.communications = sorted(communications.values(), key=lambda item: item.arrival)
     view.launches = Launches(start, end, lanes, launch)
-    operators = _set(table.start, table.end, table.kind == Class.HOST_OP)
-    view.loading = intersect(loader_spans(table), operators)
+    loading = loader_spans(table)
+    if len(loading):
+        view.loading = intersect(loading, _set(table.start, table.end, table.kind == Class.HOST_OP))
     view.micro_compute = _launched(view.mark_spans, work)
     view.optimizer_compute = _launched(optimizer_spans(view), work)
 

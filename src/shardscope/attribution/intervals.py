@@ -47,7 +47,9 @@ def union(*parts: IntArray) -> IntArray:
     if not filled:
         return EMPTY
     rows = filled[0] if len(filled) == 1 else np.concatenate(filled)
-    rows = rows[rows[:, 1] > rows[:, 0]]
+    filled_rows = rows[:, 1] > rows[:, 0]
+    if not filled_rows.all():
+        rows = rows[filled_rows]
     if not len(rows):
         return EMPTY
     starts = rows[:, 0]

@@ -14,7 +14,7 @@ class MeasureSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     triples: int = 25  # A B A' steps
     warmup_steps: int = 3
     requests: int = 30  # request latency samples
-    loss_steps: int = 16  # K: losses compared with `single`
+    loss_steps: int = 12  # K: losses compared with `single`
     profiled_steps: int = 3
     timeout_s: int = 900  # a whole job
 

@@ -208,6 +208,8 @@ def _next(run: ImportedResult, straggler: int | None) -> Sentence:
         part = "compute"
     slowest = max(rows, key=lambda item: item[0])[1]
     rank = straggler if part == "waiting" and straggler is not None else slowest
+    if part == "host" and run.device == "cpu":
+        part = "host_cpu"
     return sentence(f"imported.next.{part}", rank=Markup("?") if rank is None else rank)
 
 

@@ -15,6 +15,7 @@ __all__ = ["COLUMNS", "Strings", "Timeline", "TimelineBuilder"]
 
 _HUGE = 1 << 62
 _NO_ARGS = Args()
+_JOIN_BATCHES = 32
 COLUMNS = (
     "start", "end", "kind", "name", "category", "thread", "stream", "device", "correlation", "external",
 )  # fmt: skip
@@ -99,6 +100,7 @@ class TimelineBuilder:
     _speaking: "_Speaking" = field(default_factory=lambda: _Speaking())
     _shared: dict[Any, Any] = field(default_factory=dict)
     _count: int = 0
+    _batches: int = 0  # since columns were last joined
 
     def add(self, batch: list[Event]) -> None:
         """Take what can be time out of a batch."""
@@ -128,6 +130,12 @@ class TimelineBuilder:
         batch_columns = (start, start + duration, kinds, *self._codes(keep), *self._ids(keep, kinds))
         for parts, column in zip(self.columns, batch_columns, strict=True):
             parts.append(column)
+        self._batches += 1
+        if self._batches == _JOIN_BATCHES:
+            self._batches = 0
+            for parts in self.columns:
+                # Small arrays leave holes in memory that the final table cannot use.
+                parts[-_JOIN_BATCHES:] = [np.concatenate(parts[-_JOIN_BATCHES:])]
         self._count += len(keep)
 
     def _check(self, start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
