@@ -35,9 +35,7 @@ from shardscope.workload.spec import WorkloadSpec
 
 MS = 1_000_000
 MB = 1_000_000
-SPEC = WorkloadSpec(
-    name="gpt3m", layers=4, hidden=256, heads=4, sequence_length=64, global_batch=16, micro_batches=4
-)
+SPEC = WorkloadSpec(name="gpt3m", layers=4, hidden=256, heads=4, sequence_length=64, global_batch=16, micro_batches=4)
 ENVIRONMENT = Environment(
     host="node1",
     cpu="Test CPU 2.0 GHz",
@@ -116,6 +114,7 @@ def write(root: Path, fakes: list[Fake], seed: int = 1) -> dict[str, tuple[Path,
 
 def record_of(fake: Fake, rng: random.Random) -> RunRecord:
     """The run record of `fake`."""
+
     def jitter(ms: float) -> int:
         return int(ms * MS * rng.lognormvariate(0, fake.noise))
 
@@ -300,10 +299,18 @@ def step_row(fake: Fake, step: int, rank: int) -> StepRow:
 def ledger_csv(result: Attribution) -> str:
     """The columns of ledger.csv that add up."""
     kinds = [f"attributed_{kind}_ns" for kind in Kind]
-    lines = [",".join(["rank", "step", "window_ns", "compute_ns", *kinds, "copies_exposed_ns", "bubble_ns", "host_other_ns"])]
+    lines = [
+        ",".join(["rank", "step", "window_ns", "compute_ns", *kinds, "copies_exposed_ns", "bubble_ns", "host_other_ns"])
+    ]
     for rank in result.ranks:
         for row in rank.steps:
-            values = [rank.rank, row.step, row.window_ns, row.compute_ns, *(row.attributed_ns.get(kind, 0) for kind in Kind)]
+            values = [
+                rank.rank,
+                row.step,
+                row.window_ns,
+                row.compute_ns,
+                *(row.attributed_ns.get(kind, 0) for kind in Kind),
+            ]
             values += [row.copies_exposed_ns, "" if row.bubble_ns is None else row.bubble_ns, row.host_other_ns]
             lines.append(",".join(map(str, values)))
     return "\n".join(lines) + "\n"
