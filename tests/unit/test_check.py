@@ -61,6 +61,15 @@ RUN_DEFECTS = [
     (_set("environment", None), "the environment is missing"),
     (_set("timing", None), "step times are missing"),
     (_in("timing", "triples", 3, value=[1, 0, 1]), "not positive"),
+    (_in("timing", "tokens_per_step", value=0), "is not one of this workload"),
+    (_in("timing", "flops_per_step", value=-1), "is not one of this workload"),
+    (_in("timing", "matmul_peak_flops_per_s", value=0.0), "matmul peak is 0.0"),
+    (_in("latency", "candidate_ns", 0, value=-5), "a time is not positive"),
+    (_in("memory", 1, "peak_bytes", value=1), "memory of rank 1 adds up to"),
+    (_in("memory", 0, "optimizer_bytes", value=-1), "memory of rank 0 has a negative size"),
+    (_in("parity", "loss_error", value=-1.0), "parity has a negative error"),
+    (lambda content: content["losses"].pop(), "there are 15 losses, and 16 of the reference"),
+    (lambda content: content["traces"].append(content["traces"][0]), "two traces claim one rank"),
     (_set("latency", None), "request latencies are missing"),
     (_set("losses", []), "losses are missing"),
     (_set("memory", []), "memory of rank 0 is missing"),
@@ -78,6 +87,20 @@ def test_defective_runs(tmp_path: Path, change: Callable[[Json], None], message:
         check(run, attribution)
 
 
+MATCHED = {
+    "step": 2,
+    "kind": "all_reduce",
+    "axis": "data",
+    "group": [0, 1],
+    "matched_by": "order",
+    "bytes": 1,
+    "arrival_ns": {"0": 1, "1": 2},
+    "wait_ns": None,
+    "exposed_wait_ns": None,
+    "transfer_ns": 1,
+    "last_rank": 1,
+    "exact": True,
+}
 ROW = ("ranks", 1, "steps", 2)
 ATTRIBUTION_DEFECTS = [
     (_in(*ROW, "host_other_ns", value=0), "the parts add up to"),
@@ -93,6 +116,11 @@ ATTRIBUTION_DEFECTS = [
     (lambda content: content["ranks"].pop(), "rank 1 was not attributed"),
     (_set("summary_step", 9), "lacks the summary step 9"),
     (_set("summary_step", None), "lacks the summary step None"),
+    (lambda content: content["ranks"].append(content["ranks"][0]), "a rank was attributed twice"),
+    (lambda content: content["ranks"][0]["steps"].append(content["ranks"][0]["steps"][0]), "rank 0 has a step twice"),
+    (_set("collectives", [{**MATCHED, "arrival_ns": {"x|": 1}}]), r"names rank 'x\|', which was not attributed"),
+    (_set("collectives", [{**MATCHED, "last_rank": 99}]), "names rank '99'"),
+    (_set("schema", 99), "schema 99, expected"),
 ]
 
 
@@ -119,6 +147,13 @@ def test_a_trace_that_is_a_link_is_not_a_trace(tmp_path: Path) -> None:
     (run / "rank0.json.gz").rename(tmp_path / "elsewhere")
     (run / "rank0.json.gz").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ResultError, match="rank 0 is missing"):
+        check(run, attribution)
+
+
+def test_the_error_says_the_command_that_mends_it(tmp_path: Path) -> None:
+    run, attribution = _run(tmp_path)
+    (run / "rank1.json.gz").unlink()
+    with pytest.raises(ResultError, match=r"snakemake --cores 4 --force .*ddp$"):
         check(run, attribution)
 
 

@@ -172,6 +172,9 @@ def test_not_applicable(name: str, changed: dict[str, int], world_size: int, exp
     assert (reason is None) if expected is None else (reason is not None and expected in reason)
 
 
+RENAMED = "from shardscope.strategies.ddp import DDP\nclass T(DDP):\n    name = '{}'\nSTRATEGIES = (T(),)"
+
+
 def test_registry() -> None:
     assert strategies.names() == ALL
     for name in ALL:
@@ -184,8 +187,36 @@ def test_registry() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = (", r"strategies/broken.py cannot be imported \(SyntaxError: "),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("from shardscope.strategies.ddp import DDP\nSTRATEGIES = (DDP,)", "is a class, not an object"),
+        ("class T: name = 't'\nSTRATEGIES = (T(),)", "lacks display_name, shards"),
+        (RENAMED.format("../up"), r"'\.\./up' cannot be a strategy's name"),
+        (RENAMED.format("checked"), "'checked' cannot be a strategy's name"),
+        (RENAMED.format("ddp"), "strategy ddp is defined in"),
+    ],
+)
+def test_a_broken_strategy_file_is_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "broken.py").write_text(text, encoding="utf-8")
+    before = list(strategies.__path__)
+    strategies._registry.cache_clear()
+    strategies.__path__.append(str(tmp_path))
+    try:
+        with pytest.raises(ConfigError, match=expected):
+            strategies.names()
+    finally:
+        strategies.__path__[:] = before
+        strategies._registry.cache_clear()
+        sys.modules.pop("shardscope.strategies.broken", None)
+
+
+@pytest.mark.parametrize(
     ("name", "given", "expected"),
     [
+        ("ddp", {"bucket_cap_mb": 10**400}, "must be a positive number, 10^9 at most"),
+        ("ddp", {"bucket_cap_mb": float("nan")}, "must be a positive number, 10^9 at most"),
         ("ddp", {"bucket_cap": 4}, "no parameter bucket_cap (did you mean 'bucket_cap_mb'?); it takes: bucket_cap_mb"),
         ("ddp", {"bucket_cap_mb": "4"}, "bucket_cap_mb must be a positive number, 10^9 at most, not '4'"),
         ("ddp", {"bucket_cap_mb": True}, "must be a positive number, 10^9 at most, not True"),

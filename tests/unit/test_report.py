@@ -220,6 +220,23 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
             assert not re.search(r"^# (d|heading)", outside, flags=re.M), name
 
 
+def test_a_foreign_text_does_not_push_the_report_off_the_page(tmp_path: Path) -> None:
+    failure = Failure(rank=0, exit_code=1, signal=None, log_tail=("x" * 100_000,))
+    files = _report(tmp_path, [Fake("ddp"), Fake("zero1", status=Status.FAILED, reason="y" * 100_000, failure=failure)])
+    assert max(len(line) for line in files["evidence.md"].splitlines()) < 3000
+    assert max(len(line) for line in files["summary.md"].splitlines()) < 3000
+    assert "y" * 400 in files["summary.md"] and "x" * 400 in files["evidence.md"]
+
+
+def test_without_a_strategy_the_reference_is_not_called_wrong(tmp_path: Path) -> None:
+    ruled_out = Fake("ddp", status=Status.NOT_APPLICABLE, reason="needs at least 2 ranks")
+    summary = _report(tmp_path / "one", [Fake("single", "single process", ()), ruled_out])["summary.md"]
+    assert "none but the single-process reference ran to the end" in summary
+    assert "No strategy but the single-process reference ran correctly" in summary
+    summary = _report(tmp_path / "none", [ruled_out])["summary.md"]
+    assert "none ran to the end" in summary and "No strategy ran correctly" in summary
+
+
 @pytest.mark.parametrize("name", ["../../x", "a b", "x<y", "$(touch z)"])
 def test_hostile_workload_names_leave_no_path(tmp_path: Path, name: str) -> None:
     folders = write(tmp_path, [Fake("ddp", parts=REDUCE)])

@@ -194,3 +194,13 @@ def test_a_reading_process_that_dies_is_one_line(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(parallel.sys, "executable", "/bin/true")
     outcomes = parallel.read_each(paths)
     assert all("ended early" in str(outcome) for outcome in outcomes)
+
+
+def test_an_impossible_number_of_ranks_is_named_and_not_counted_to(tmp_path: Path) -> None:
+    trace = collective(HandMade(0, 2, "nccl").step(1, 0, 100), 20, 90)
+    trace.top["distributedInfo"]["world_size"] = 10**18
+    trace.write(tmp_path / "rank0.json")
+    result = attribute_paths([tmp_path])
+    assert result.missing_ranks == []
+    assert result.ranks[0].world_size is None
+    assert "implausible_world_size" in codes(result, 0)

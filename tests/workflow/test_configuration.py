@@ -21,7 +21,7 @@ TINY = {"layers": 2, "hidden": 32, "heads": 2, "sequence_length": 16, "global_ba
         ({"workloads": {"tiny": {**TINY, "layres": 2}}}, "unknown key 'layres' (did you mean 'layers'?)"),
         ({"workloads": {"tiny": {**TINY, "heads": 3}}}, "hidden 32 is not a multiple of heads 3"),
         ({"workloads": {"tiny": {**TINY, "data": "no/such.txt"}}}, "workloads.tiny.data: no such file: no/such.txt"),
-        ({"workloads": {"../up": TINY}}, "'../up' does not match"),
+        ({"workloads": {"../up": TINY}}, "'../up' is not allowed here; a name is made of a-z"),
         ({"baseline": "tensor"}, "baseline 'tensor' is not among strategies"),
         (
             {"strategy_parameters": {"ddp": {"bucket_cap": 1}}},
@@ -39,6 +39,15 @@ def test_mistakes_are_one_line(fresh: Project, changes: dict[str, Any], expected
     assert [line for line in lines if "error:" in line and expected in line], lines
     assert "Traceback" not in done.stdout + done.stderr
     assert not (fresh.work / "traces").exists()
+
+
+@pytest.mark.slow
+def test_a_section_given_twice_is_refused_and_not_half_ignored(fresh: Project) -> None:
+    path = fresh.root / "config.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "measure: {triples: 30}\n", encoding="utf-8")
+    done = fresh.snakemake("--quiet", "all", "--", "reports/summary.md")
+    assert done.returncode != 0
+    assert "the key 'measure' is given twice" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_shipped_configurations_are_valid(fresh: Project) -> None:

@@ -152,6 +152,36 @@ def test_a_failed_rerun_keeps_the_earlier_result(finished: Project) -> None:
     assert finished.planned() == {**DOWNSTREAM, "measure": 1}
 
 
+def test_an_interrupted_run_keeps_the_earlier_result_and_the_same_command_goes_on(finished: Project) -> None:
+    traces = finished.work / "traces" / "tiny"
+    before, names = (traces / "zero3" / "run.json").read_bytes(), sorted(path.name for path in traces.iterdir())
+    log = finished.work / "logs" / "tiny" / "zero3.measure.log"
+    log.unlink()
+    with subprocess.Popen(
+        finished.command("--force", "traces/tiny/zero3"),
+        env=finished.variables(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        # Ctrl-C as in a terminal, also where the tests themselves run in the background and ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as started:
+        processes = [psutil.Process(worker_of(started.pid, log, rank=1))]
+        processes += psutil.Process(started.pid).children(recursive=True)
+        os.killpg(started.pid, signal.SIGINT)
+        out, _ = started.communicate(timeout=60)
+    assert started.returncode != 0
+    assert "stopped: interrupted" in out and "Traceback" not in out
+    assert psutil.wait_procs(processes, timeout=20)[1] == []
+    assert (traces / "zero3" / "run.json").read_bytes() == before
+    assert sorted(path.name for path in traces.iterdir()) == names
+    done = finished.snakemake("traces/tiny/zero3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run_of(finished, "zero3")["status"] == "ok"
+    assert (traces / "zero3" / "run.json").read_bytes() != before
+
+
 def test_a_result_that_does_not_add_up_stops_the_report(finished: Project) -> None:
     path = finished.work / "traces" / "tiny" / "zero3" / "rank1.json.gz"
     path.unlink()

@@ -8,6 +8,7 @@ import msgspec
 
 from shardscope.attribution.kinds import axis_of_group
 from shardscope.trace.events import Args
+from shardscope.trace.find import plausible_world
 from shardscope.trace.table import integer
 from shardscope.vocabulary import Axis
 
@@ -50,8 +51,8 @@ class GroupTable:
     def __init__(self, metadata: dict[str, Any]) -> None:
         info = metadata.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
-        world = integer(info.get("world_size"))
-        self.world_size = world if world > 0 else None
+        self.world_size = plausible_world(info.get("world_size"))
+        self.implausible_world = self.world_size is None and integer(info.get("world_size")) > 0
         self.groups: dict[str, Group] = {}
         config = info.get("pg_config")
         for entry in config if isinstance(config, list) else []:

@@ -49,6 +49,8 @@ def prepare(
         if not place:
             for code, count in sorted(timeline.warnings.items()):
                 view.warn(code, count, REPAIRS.get(code, code))
+            if groups.implausible_world:
+                view.warn("implausible_world_size", 1, "the stated number of ranks is impossible and was not used")
             if len(devices) > 1:
                 _say_devices(view, devices)
         _fill(view, sidecar, patterns)

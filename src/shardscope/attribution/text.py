@@ -76,7 +76,7 @@ def ranks_text(names: Sequence[str]) -> str:
         return f"rank {names[0]}"
     if all(name.isdigit() for name in names):
         numbers = sorted(map(int, names))
-        if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        if len(numbers) > 2 and numbers == sorted(set(numbers)) and numbers[-1] - numbers[0] == len(numbers) - 1:
             return f"ranks {numbers[0]}–{numbers[-1]}"
     return f"ranks {', '.join(names)}"
 

@@ -121,10 +121,14 @@ def _recommended(decision: Decision) -> list[Sentence]:
     return found
 
 
+def _reference_ran(decision: Decision) -> bool:
+    return any(row.standing is Standing.REFERENCE for row in decision.strategies)
+
+
 def _no_answer(decision: Decision) -> list[Sentence]:
     missed = decision.recommendation.nearest_miss
     if missed is None:
-        return [sentence("answer.nothing", total=len(decision.strategies))]
+        return [sentence("answer.nothing", total=len(decision.strategies), reference=_reference_ran(decision))]
     row = decision.strategy(missed)
     return [sentence("answer.none"), sentence("answer.nearest_miss", row=row, failing=_failing(row))]
 
@@ -243,7 +247,7 @@ def budget(decision: Decision) -> list[Sentence]:
     """The sentences of section 2."""
     found = decision.budget
     if not found.entries:
-        return [sentence("budget.nothing")]
+        return [sentence("budget.nothing", reference=_reference_ran(decision))]
     entries = [sentence("budget.entry", entry=entry) for entry in found.entries]
     sentences = []
     nothing, left = found.nothing_below_bytes, bool(found.left_out)

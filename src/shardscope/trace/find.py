@@ -12,7 +12,19 @@ from shardscope.trace.cycles import are_cycles, join
 from shardscope.trace.parallel import read_all
 from shardscope.trace.table import Timeline, integer
 
-__all__ = ["Found", "assign_ranks", "collect", "load_files", "rank_of", "rank_of_name", "world_size_of"]
+__all__ = [
+    "LARGEST_WORLD",
+    "Found",
+    "assign_ranks",
+    "collect",
+    "load_files",
+    "plausible_world",
+    "rank_of",
+    "rank_of_name",
+    "world_size_of",
+]
+
+LARGEST_WORLD = 1 << 20  # ranks; the largest jobs have a tenth of it
 
 _SUFFIXES = (".json", ".json.gz")
 _NOT_TRACES = ("run.json", "expected.json", "attribution.json", "decision.json", "hta.json", "memory_snapshot.json")
@@ -155,5 +167,10 @@ def _info(timeline: Timeline) -> dict[str, Any]:
 
 def world_size_of(timeline: Timeline) -> int | None:
     """The number of ranks of the job, where the file states it."""
-    size = integer(_info(timeline).get("world_size"))
-    return size if size > 0 else None
+    return plausible_world(_info(timeline).get("world_size"))
+
+
+def plausible_world(stated: Any) -> int | None:
+    """A stated number of ranks as a positive int; None for what no job has, which would be counted to for hours."""
+    size = integer(stated)
+    return size if 0 < size <= LARGEST_WORLD else None
