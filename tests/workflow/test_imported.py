@@ -48,6 +48,8 @@ def test_imported_runs_are_attributed_compared_and_redone_when_a_trace_changes(i
     assert "[comparison.md](comparison.md)" in second
     assert "`we¦ird '<b>' {x} 名 'q' $y`" in first.replace("in/", "")
     assert "a step of `second` is" in page(imported, "comparison.md")
+    assert not (imported.work / "reports" / "summary.md").exists(), "a measured report would be lost"
+    assert imported.snakemake("reports/summary.md").returncode == 0
     summary = (imported.work / "reports" / "summary.md").read_text(encoding="utf-8")
     assert "only imported runs" in summary and "(imported/first.md)" in summary
     tables = imported.work / "reports" / "imported" / "data" / "first" / "attribution.json"

@@ -69,18 +69,18 @@ def _answer(runs: Sequence[ImportedResult], unit: Unit) -> list[Sentence]:
     # Of the first one itself the nearest rival is more to the point than no change at all.
     rival = min((run for run in runs[1:]), key=lambda run: run.step_ns) if fastest is base else base
     change = step_quantity(fastest, rival).change
-    found = [
-        sentence("comparison.fastest", name=fastest.name, step=unit.of(fastest.step_ns), unit=unit.name, change=change),
-        sentence("comparison.against", name=base.name),
-        sentence("comparison.work"),
-    ]
     differing = []
     if len({run.device for run in runs}) > 1:
         differing.append(sentence("comparison.device"))
     if len({run.world_size or len(run.attribution.ranks) for run in runs}) > 1:
         differing.append(sentence("comparison.world"))
     if differing:
-        found.append(sentence("comparison.hardware", items=differing))
+        # Other hardware, so no winner.
+        found = [sentence("comparison.hardware", items=differing)]
+    else:
+        step = unit.of(fastest.step_ns)
+        found = [sentence("comparison.fastest", name=fastest.name, step=step, unit=unit.name, change=change)]
+    found += [sentence("comparison.against", name=base.name), sentence("comparison.work")]
     return found + [_why(run, base, unit) for run in runs[1:] if run.ledger.step_ns != base.ledger.step_ns]
 
 
