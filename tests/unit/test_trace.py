@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -262,3 +263,9 @@ def test_missing_paths_and_empty_folders_are_named(tmp_path: Path) -> None:
         load_files([tmp_path / "nowhere"])
     with pytest.raises(TraceError, match="no trace files"):
         load_files([tmp_path])
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.json")
+    with pytest.raises(TraceError, match="not a regular file"):
+        list(source.Source(tmp_path / "rank0.json"))

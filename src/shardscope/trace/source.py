@@ -33,6 +33,9 @@ class Source:
         self._read = 0  # file bytes read
 
     def __iter__(self) -> Iterator[bytes]:
+        if self.path.exists() and not self.path.is_file():
+            # A pipe would be waited for without end.
+            raise TraceError(f"{self.path}: not a regular file; name a trace that is written to disk")
         try:
             with self.path.open("rb") as file:
                 first = file.read(CHUNK_BYTES)
