@@ -93,7 +93,9 @@ def _open(options: argparse.Namespace, ranks: Mapping[Path, int]) -> str:
             _say(_instructions(trace, server.url, server.server_port))
             if not options.no_browser and _has_screen():
                 webbrowser.open(server.url)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # the temporary folder goes either way
+            # The temporary folder goes either way; a shell's background jobs would start with SIGINT ignored.
+            for end in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(end, signal.default_int_handler)
             try:
                 server.serve_forever()
             except KeyboardInterrupt:
