@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shardscope.attribution.intervals import IntArray, clip, from_pairs, intersect, subtract, total, union
 from shardscope.attribution.ledger import Frame, RowParts
 from shardscope.attribution.match import Matched
@@ -117,6 +119,13 @@ def frames(pipeline: Pipeline, views: Mapping[int, RankView], offsets: Mapping[i
             )
 
 
+def _inside(bubble: IntArray, view: RankView, shift: int, begin: int, finish: int) -> IntArray:
+    """A rank's bubble in [A, Z). Where its trace ends before Z, after its last step, it is idle for the rest."""
+    end = max(step.end for step in view.steps) - shift
+    rest = np.array([[end, max(end, finish)]], dtype=np.int64)
+    return clip(union(bubble - shift, rest), begin, finish)
+
+
 def _micro_compute(view: RankView, number: int | None, marked: bool) -> IntArray:
     """Compute of micro-batches in one step: inside the marks, else everything before the optimizer."""
     step = next(step for step in view.steps if step.number == number)
@@ -161,7 +170,7 @@ def summarise(
     bubbles = {
         rank: union(*(_bubble(part) for key, part in parts.items() if key[0] == rank)) for rank in pipeline.ranks
     }
-    bubbles = {rank: clip(bubbles[rank] - shift[rank], begin, finish) for rank in pipeline.ranks}
+    bubbles = {rank: _inside(bubbles[rank], views[rank], shift[rank], begin, finish) for rank in pipeline.ranks}
     busy = {rank: _at_work(views[rank], parts[rank, number]) - shift[rank] for rank in pipeline.ranks}
     messages = union(*(_moving(parts[key]) - shift[key[0]] for key in keys))
     fractions, structural, communication = {}, 0, 0
