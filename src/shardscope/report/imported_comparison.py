@@ -65,23 +65,24 @@ def _link(run: ImportedResult, base: ImportedResult, suffix: str) -> Sentence:
 
 def _answer(runs: Sequence[ImportedResult], unit: Unit) -> list[Sentence]:
     base = runs[0]
-    fastest = min(runs, key=lambda run: run.step_ns)
-    # Of the first one itself the nearest rival is more to the point than no change at all.
-    rival = min((run for run in runs[1:]), key=lambda run: run.step_ns) if fastest is base else base
-    change = step_quantity(fastest, rival).change
     differing = []
     if len({run.device for run in runs}) > 1:
         differing.append(sentence("comparison.device"))
     if len({run.world_size or len(run.attribution.ranks) for run in runs}) > 1:
         differing.append(sentence("comparison.world"))
-    if differing:
-        # Other hardware, so no winner.
-        found = [sentence("comparison.hardware", items=differing)]
-    else:
-        step = unit.of(fastest.step_ns)
-        found = [sentence("comparison.fastest", name=fastest.name, step=step, unit=unit.name, change=change)]
+    # No winner where the hardware differs.
+    found = [sentence("comparison.hardware", items=differing) if differing else _fastest(runs, base, unit)]
     found += [sentence("comparison.against", name=base.name), sentence("comparison.work")]
     return found + [_why(run, base, unit) for run in runs[1:] if run.ledger.step_ns != base.ledger.step_ns]
+
+
+def _fastest(runs: Sequence[ImportedResult], base: ImportedResult, unit: Unit) -> Sentence:
+    fastest = min(runs, key=lambda run: run.step_ns)
+    # Of the first one itself the nearest rival is more to the point than no change at all.
+    rival = min((run for run in runs[1:]), key=lambda run: run.step_ns) if fastest is base else base
+    change = step_quantity(fastest, rival).change
+    step = unit.of(fastest.step_ns)
+    return sentence("comparison.fastest", name=fastest.name, step=step, unit=unit.name, change=change)
 
 
 def _why(run: ImportedResult, base: ImportedResult, unit: Unit) -> Sentence:
