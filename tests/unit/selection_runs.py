@@ -84,6 +84,7 @@ class Fake:
     spec: WorkloadSpec = SPEC
     extra_calls: int = 0
     flags: tuple[str, ...] = ()
+    clock_residual_ns: int = 2000
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -238,7 +239,11 @@ def attribution_of(fake: Fake) -> Attribution:
                 closed_form_fraction=0.2,
             )
         ],
-        clock=Clock(applied=True, offset_ns={"0": 0, "1": 1000}, residual_ns=2000 if len(fake.ranks) > 1 else None),
+        clock=Clock(
+            applied=True,
+            offset_ns={"0": 0, "1": 1000},
+            residual_ns=fake.clock_residual_ns if len(fake.ranks) > 1 else None,
+        ),
         missing_ranks=[],
         skipped_files=[],
     )

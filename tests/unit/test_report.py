@@ -83,7 +83,8 @@ SCENARIOS = _scenarios()
 
 
 def _numbers(document: str) -> Counter[str]:
-    """All numbers outside code and links, signs normalised."""
+    """All numbers outside code, links and the names of strategies, signs normalised."""
+    document = re.sub(r"zero\d|ZeRO-\d|FSDP2|1F1B", " ", document)
     bare = re.sub(r"`[^`]*`|\]\([^)]*\)|^ *#.*$", " ", document, flags=re.MULTILINE)
     bare = bare.replace("1/", "").replace(",", "")
     return Counter(re.findall(r"[−-]?\d+(?:\.\d+)?(?:e[+-]\d+)?", bare))
@@ -137,6 +138,42 @@ def test_the_answer(tmp_path: Path) -> None:
     assert order == sorted(order)
     assert "cap ≥ 64.0 MB: `ddp`" in summary and "52.0–64.0 MB: `zero1`" in summary
     assert "The memory it saves is paid for mainly with stall; the part that grew most is bubble" in summary
+
+
+def test_what_would_change_the_answer_names_ties_and_predictions(tmp_path: Path) -> None:
+    fakes, limits = SCENARIOS["tie"]
+    summary = _report(tmp_path / "tie", fakes, limits=limits)["summary.md"]
+    assert "- Times with less noise: `ddp` is tied with it now." in summary and "*Predicted:*" not in summary
+    slow = Fake("zero1", step=150, peak=50, parts=REDUCE)  # its compute alone takes longer than the other's step
+    summary = _report(tmp_path / "never", [Fake("ddp"), slow], limits=Constraints())["summary.md"]
+    assert "no bandwidth from 1/64 to 64 times today's" in summary and "puts `zero1` in its place." in summary
+    # 60 of 150 ms are transfer: at (150 - 100) less it draws level, at 6 times the bandwidth.
+    slow = Fake("zero1", step=150, peak=50, compute=80, parts={Kind.ALL_REDUCE: (Axis.DATA, 60.0, 0.0, 0.0)})
+    summary = _report(tmp_path / "turns", [Fake("ddp"), slow], limits=Constraints())["summary.md"]
+    assert re.search(r"\*Predicted:\* transfers (5\.\d|6\.\d) times as fast: `zero1` overtakes it\.", summary)
+    # Beyond a limit of 25 % it must also pass: T/f = 0.25 (90 + T/f), f = 2, so drawing level at 6 still decides.
+    limited = Constraints(max_communication_fraction=0.25)
+    summary = _report(tmp_path / "limited", [Fake("ddp"), slow], limits=limited)["summary.md"]
+    assert re.search(r"\*Predicted:\* transfers (5\.\d|6\.\d) times as fast: `zero1` overtakes it\.", summary)
+
+
+def test_waits_below_the_residual_and_unjudged_requests_are_named(tmp_path: Path) -> None:
+    parts = {Kind.ALL_REDUCE: (Axis.DATA, 6.0, 0.01, 0.0)}
+    shaky = Fake("zero1", step=90, peak=50, noise=0.02, parts=parts, clock_residual_ns=20_000)
+    restless = Fake("zero2", step=90, peak=50, noise=0.2, parts=REDUCE)
+    summary = _report(tmp_path, [Fake("ddp", parts=REDUCE), shaky, restless], limits=Constraints())["summary.md"]
+    assert "| `zero1` | all-reduce (data axis) 6.00 | all-reduce (data axis) < 0.02 | – |" in summary
+    assert "Request latency is not judged where" in summary and "`zero2` (±" in summary
+    assert "is not judged (the baseline's own requests differ too much)" in summary
+
+
+def test_one_process_with_all_cores_has_its_own_row(tmp_path: Path) -> None:
+    single = Fake("single", "single process", (), step=180, peak=70, all_cores=99)
+    files = _report(tmp_path, [single, Fake("ddp", peak=55, parts=REDUCE)], limits=Constraints(memory_cap_mb=60))
+    assert "`single` (reference, 1 thread)" in files["summary.md"]
+    assert re.search(r"\| one process with 2 threads \| 70\.0 \| [\d,]+ \| \d+\.\d \| – ", files["summary.md"])
+    assert "exceeds the cap of 60 MB: at this size parallelism gains memory per rank, not speed" in files["summary.md"]
+    assert "单进程，2 个线程" in files["summary.zh.md"]
 
 
 def test_notes_apply_only_where_the_data_says_so(tmp_path: Path) -> None:

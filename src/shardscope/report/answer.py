@@ -5,6 +5,7 @@ from typing import Any
 from shardscope.report.sentences import Sentence, sentence
 from shardscope.selection.claims import StrategyResult
 from shardscope.selection.decision import Decision
+from shardscope.selection.rescale import LARGEST_FACTOR
 from shardscope.selection.terms import CheckStatus, Constraint, Standing, Verdict
 from shardscope.template import summarize_parallel_result
 
@@ -74,8 +75,9 @@ def _all_cores(decision: Decision) -> list[Sentence]:
         key = "all_cores.faster_but"
     elif claim.change.verdict is Verdict.WITHIN_NOISE:
         key = "all_cores.same"
-    cap = decision.constraints.memory_cap_mb
-    return [sentence(key, claim=claim, cap=cap)]
+    peak = decision.strategy(claim.change.against).peak_bytes.value
+    least = peak is not None and claim.peak_bytes is not None and peak < claim.peak_bytes
+    return [sentence(key, claim=claim, cap=decision.constraints.memory_cap_mb, least=least)]
 
 
 def _recommended(decision: Decision) -> list[Sentence]:
@@ -188,16 +190,26 @@ def _sure(decision: Decision) -> list[Sentence]:
 
 
 def changes(decision: Decision) -> list[Sentence]:
-    """What would change the answer."""
-    return [
+    """What would change the answer: what was measured first, then what is predicted."""
+    batch = decision.workload.global_batch
+    found = [
         sentence(
-            f"change.{found.by}",
-            found=found,
+            f"change.{by.by}",
+            found=by,
             left=bool(decision.budget.left_out),
-            **(constraint_value(found.constraint, found.value, 0.0) if found.constraint else {}),
+            **({"batch": by.value * batch, "now": batch} if by.by == "batch" else {}),
+            **(constraint_value(by.constraint, by.value, 0.0) if by.constraint else {}),
         )
-        for found in decision.opportunities
+        for by in decision.opportunities
     ]
+    answer = decision.recommendation
+    tied = [name for name in answer.tied if name != answer.name]
+    if tied:
+        found.insert(0, sentence("change.tie", tied=tied))
+    if decision.never_overtakes and not any(by.predicted for by in decision.opportunities):
+        fields = {"names": list(decision.never_overtakes), "factor": LARGEST_FACTOR, "tied": bool(tied)}
+        found.append(sentence("change.no_crossover", **fields))
+    return found
 
 
 def next_step(decision: Decision) -> Sentence:

@@ -19,6 +19,7 @@ from shardscope.report.markdown import (
     signed_percent,
     whole,
 )
+from shardscope.report.notes import notes
 from shardscope.report.sentences import Language, Sentence, sentence
 from shardscope.report.strategies import strategy_lines
 from shardscope.report.summary import constraints_intro
@@ -63,6 +64,7 @@ def _workload(
     ran = [row for row in decision.strategies if row.ran]
     traced: TraceTables = trace_tables(decision, folders)
     environment = decision.environment
+    peak = _matmul_peak(ran)
     return {
         "name": decision.workload.name,
         "full": full,
@@ -80,7 +82,8 @@ def _workload(
         "volumes": _volumes(ran),
         "state": state_table(ran),
         "memory": memory_table(ran),
-        "speed": _speed(ran, environment.world_size if environment else None),
+        "speed": _speed(ran, environment.world_size if environment else None, peak),
+        "peak": None if peak is None else whole(peak / 1e9),
         "profiler": _profiler(ran),
         "traced": traced,
         "environment": environment_table(decision),
@@ -220,7 +223,13 @@ def _volumes(rows: Sequence[StrategyResult]) -> Rows:
     return header, found
 
 
-def _speed(rows: Sequence[StrategyResult], ranks: int | None) -> Rows:
+def _matmul_peak(rows: Sequence[StrategyResult]) -> float | None:
+    """The highest matmul peak that the runs measured, in FLOP/s: one yardstick for all."""
+    peaks = [row.run.flops_per_s / row.run.mfu for row in rows if row.run.flops_per_s and row.run.mfu]
+    return max(peaks, default=None)
+
+
+def _speed(rows: Sequence[StrategyResult], ranks: int | None, peak: float | None) -> Rows:
     header = ["Strategy", "Against one process with a rank's threads", "Efficiency", "Model GFLOP/s", "MFU"]
     found: list[list[Any]] = []
     for row in rows:
@@ -231,7 +240,9 @@ def _speed(rows: Sequence[StrategyResult], ranks: int | None) -> Rows:
                 NONE if ratio is None else Markup("× ") + factor(ratio),
                 NONE if ratio is None or not ranks else percent(ratio / ranks) + Markup(" %"),
                 NONE if row.run.flops_per_s is None else whole(row.run.flops_per_s / 1e9),
-                NONE if row.run.mfu is None else percent(row.run.mfu) + Markup(" %"),
+                NONE
+                if row.run.flops_per_s is None or peak is None
+                else percent(row.run.flops_per_s / peak) + Markup(" %"),
             ]
         )
     return header, found
@@ -251,4 +262,4 @@ def _profiler(rows: Sequence[StrategyResult]) -> Rows:
 
 def _limits(decision: Decision) -> list[Sentence]:
     """What the numbers do not say: the notes that apply, and what the backend cannot show."""
-    return [note for note in tables.notes(decision) if note.key != "note.paired"]
+    return [note for note in notes(decision) if note.key != "note.paired"]

@@ -108,7 +108,7 @@ def _parts(row: StepRow) -> dict[str, int]:
 
 def _stragglers(results: Mapping[str, Attribution]) -> Rows:
     """Who arrives last, and how much exposed waiting of the others that causes, over all profiled steps."""
-    header = ["Strategy", "Rank", "Arrived last", "Of collectives", "Exposed waiting it caused, ms"]
+    header = ["Strategy", "Rank", "Last to arrive or post", "Of collectives", "Exposed waiting it caused, ms"]
     rows: list[list[Any]] = []
     for name, result in results.items():
         caused: dict[int, int] = defaultdict(int)

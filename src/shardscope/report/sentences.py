@@ -58,6 +58,13 @@ def catalogue(language: str) -> dict[str, str]:
     return found
 
 
+@cache
+def _titles(language: str) -> dict[str, str]:
+    """Strategy name → what it is called in `language`, where that differs from its own display name."""
+    path = resources.files("shardscope.report") / "catalogue" / f"titles.{language}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
 class Language:
     """Says sentences in one language and renders whole documents with them."""
 
@@ -79,6 +86,8 @@ class Language:
             "say": self.say,
             "sentences": self.sentences,
             "names": self.names,
+            "listed": self.listed,
+            "title": self.title,
             "parts": self.parts,
             "plus": self.plus,
             "table": self.table,
@@ -109,7 +118,17 @@ class Language:
 
     def names(self, values: Sequence[str]) -> Markup:
         """Names as code: `a`, `b` and `c`."""
-        shown = [code(value) for value in values]
+        return self._joined([code(value) for value in values])
+
+    def listed(self, keys: Sequence[str], table: str) -> Markup:
+        """The entries `keys` of one table of the catalogue: a, b and c."""
+        return self._joined([self.say_key(f"{table}.{key}") for key in keys])
+
+    def title(self, row: Any) -> Markup:
+        """What a strategy (anything with `name` and `display_name`) is called."""
+        return text(_titles(self.name).get(row.name, row.display_name))
+
+    def _joined(self, shown: Sequence[Markup]) -> Markup:
         if len(shown) < 2:
             return Markup("").join(shown)
         comma, last = (", ", " and ") if self.name == "en" else ("、", "和")

@@ -1,6 +1,7 @@
 """Section 5: benefit, cost and conditions of each strategy, every clause from its own numbers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shardscope.report.answer import constraint_value
 from shardscope.report.sentences import Sentence, sentence
@@ -59,16 +60,33 @@ def _benefit(row: StrategyResult, against: str | None) -> list[Sentence]:
     return _changes(row, Verdict.BETTER) or [sentence("benefit.none", against=against, **_judged(row))]
 
 
-def _judged(row: StrategyResult) -> dict[str, list[str]]:
-    """Which of the three figures were judged, and which were not."""
-    judged = [
-        field for field in FIGURES if getattr(row, field).change and not _is(getattr(row, field), Verdict.NOT_JUDGED)
-    ]
-    return {"judged": judged, "unjudged": [field for field in FIGURES if field not in judged]}
+def _judged(row: StrategyResult) -> dict[str, list[Any]]:
+    """Which of the three figures were judged, and for each reason those that were not."""
+    judged: list[str] = []
+    unjudged: dict[str, list[str]] = {}
+    for field in FIGURES:
+        change = getattr(row, field).change
+        if change is not None and change.verdict is not Verdict.NOT_JUDGED:
+            judged.append(field)
+            continue
+        why = row.no_time_reason or ("not_measured" if change is None else "noise")
+        if field != "throughput" and why != "oversubscribed":
+            why = "not_measured" if change is None else "latency_noise"
+        unjudged.setdefault(why, []).append(field)
+    return {"judged": judged, "unjudged": list(unjudged.items())}
 
 
 def _cost(row: StrategyResult, against: str | None) -> list[Sentence]:
-    found = _changes(row, Verdict.WORSE) or [sentence("cost.none", against=against, **_judged(row))]
+    found = _changes(row, Verdict.WORSE)
+    if not found:
+        found.append(sentence("cost.none", against=against, **_judged(row)))
+        shares = [
+            sentence(f"cost.{field}", value=quantity.value, change=quantity.change)
+            for field in ("transfer_fraction", "stall_fraction")
+            if _is(quantity := getattr(row, field), Verdict.WORSE)
+        ]
+        if shares:
+            found.append(sentence("cost.inside", items=shares, against=against))
     if _is(row.throughput, Verdict.WORSE) and row.blame is not None:
         found.append(sentence("blame.causes", blame=row.blame, saved=_is(row.peak_bytes, Verdict.BETTER)))
     elif _is(row.throughput, Verdict.NOT_JUDGED):

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from shardscope.report import answer, tables
 from shardscope.report.markdown import text
+from shardscope.report.notes import notes
 from shardscope.report.sentences import Language, Sentence, sentence
 from shardscope.report.strategies import strategy_lines
 from shardscope.selection.decision import Decision
@@ -65,7 +66,7 @@ def _workload(decision: Decision, figure: str, language: Language, *, detail: bo
         "card": _card(decision, language),
         "budget": answer.budget(decision),
         "comparison": tables.comparison(decision),
-        "notes": tables.notes(decision),
+        "notes": notes(decision),
         "detail": detail and bool(found),
         "left_out": not detail and bool(found),
         "formula": [sentence("time.formula", ranks=ranks, parts=header[2:]), sentence("time.waiting")],

@@ -1,21 +1,18 @@
 """Sections 3, 4 and 6: the comparison, where the time goes, and the constraints, as rows of cells."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from shardscope.report.answer import constraint_value, sent_bytes
+from shardscope.report.answer import constraint_value
 from shardscope.report.figures import COLOURS, Bar
 from shardscope.report.markdown import code, round_parts, tenths
 from shardscope.report.sentences import Sentence, sentence
 from shardscope.selection.claims import LedgerMean, Quantity, StrategyResult
-from shardscope.selection.comparison import NOISE_LIMIT
-from shardscope.selection.decision import Decision
-from shardscope.selection.terms import Basis, CheckStatus, Standing
-from shardscope.vocabulary import Kind
+from shardscope.selection.decision import AllCoresClaim, Decision
+from shardscope.selection.terms import CheckStatus, Standing
 
-__all__ = ["Table", "bars", "comparison", "constraints", "ledger", "notes", "remedies", "why_no_figures", "why_waiting"]
+__all__ = ["Table", "bars", "comparison", "constraints", "ledger", "remedies", "why_no_figures", "why_waiting"]
 
 MS = 1e6
 LEAST_NS = 5_000  # less waiting would print as 0.00 ms
@@ -44,7 +41,20 @@ def comparison(decision: Decision) -> Table:
         "converged",
     )
     header = [sentence(f"column.{name}") for name in columns]
-    return header, [_comparison_row(decision, row) for row in decision.strategies]
+    rows = []
+    for row in decision.strategies:
+        rows.append(_comparison_row(decision, row))
+        if row.standing is Standing.REFERENCE and decision.all_cores is not None:
+            rows.append(_all_cores_row(decision.all_cores))
+    return header, rows
+
+
+def _all_cores_row(claim: AllCoresClaim) -> list[Cell]:
+    """One process with all cores: what was measured of it."""
+    peak = DASH if claim.peak_bytes is None else sentence("cell.memory", value=claim.peak_bytes, change=None)
+    throughput = sentence("cell.throughput", value=claim.throughput, change=None)
+    step = sentence("cell.one_ms", value=claim.step_ns)
+    return [sentence("cell.all_cores", threads=claim.threads), peak, throughput, step, *([DASH] * 6)]
 
 
 def _comparison_row(decision: Decision, row: StrategyResult) -> list[Cell]:
@@ -52,7 +62,8 @@ def _comparison_row(decision: Decision, row: StrategyResult) -> list[Cell]:
     if row.name == decision.compared_with:
         name = sentence("cell.base", name=row.name)
     elif row.standing is Standing.REFERENCE:
-        name = sentence("cell.reference", name=row.name)
+        threads = row.run.environment.threads_per_rank if row.run.environment is not None else None
+        name = sentence("cell.reference", name=row.name, threads=threads)
     if not row.ran:
         return [name, why_no_figures(row), *([""] * 8)]
     if row.standing in (Standing.DISQUALIFIED, Standing.INCOMPARABLE):
@@ -77,80 +88,6 @@ def _cell(key: str, quantity: Quantity, **fields: Any) -> Cell:
     if quantity.value is None:
         return DASH
     return sentence(f"cell.{key}", value=quantity.value, change=quantity.change, **fields)
-
-
-def notes(decision: Decision) -> list[Sentence]:
-    """What a reader must know about the comparison, each only where it applies."""
-    rows = [row for row in decision.strategies if row.ran]
-    found = []
-    environment = decision.environment
-    if decision.baseline_reason is not None:
-        found.append(
-            sentence(
-                "note.baseline",
-                baseline=decision.baseline,
-                reason=decision.baseline_reason,
-                instead=decision.compared_with,
-            )
-        )
-    bases = {row.throughput.change.basis for row in rows if row.throughput.change is not None}
-    if Basis.SEPARATE_JOBS in bases:
-        names = [r.name for r in rows if r.throughput.change and r.throughput.change.basis is Basis.SEPARATE_JOBS]
-        found.append(sentence("note.separate", names=names))
-    if bases - {Basis.SEPARATE_JOBS}:
-        found.append(sentence("note.paired", against=decision.compared_with, count=_steps(rows)))
-    noisy = [row for row in rows if row.no_time_reason == "noise"]
-    if noisy:
-        items = [sentence("sure.item", name=row.name, noise=row.noise) for row in noisy]
-        found.append(sentence("note.noisy", items=items, limit=NOISE_LIMIT))
-    if environment is not None and environment.oversubscribed:
-        found.append(sentence("note.oversubscribed", environment=environment))
-    if decision.mixed_environment:
-        found.append(sentence("note.mixed", facts=list(decision.mixed_environment)))
-    disagreeing = [row.name for row in rows if not all(audited.agrees for audited in row.audit)]
-    if disagreeing:
-        found.append(sentence("note.audit", names=disagreeing))
-    return found + _strategy_notes(decision, rows)
-
-
-def _steps(rows: Sequence[StrategyResult]) -> int:
-    return min(row.step_count for row in rows if row.step_count)
-
-
-def _strategy_notes(decision: Decision, rows: Sequence[StrategyResult]) -> list[Sentence]:
-    """What is known of these implementations and this backend, where the data shows that it applies."""
-    found = []
-    backend = decision.environment.backend if decision.environment is not None else None
-    base = next((row for row in rows if row.shards == ("batch",)), None)
-    for row in rows:
-        kinds = {volume.kind for volume in row.volumes}
-        optimizer_only = "optimizer_state" in row.shards and "gradients" not in row.shards
-        if optimizer_only and {Kind.BROADCAST, Kind.ALL_REDUCE} <= kinds:
-            mine, theirs = sent_bytes(row), sent_bytes(base)
-            ratio = mine / theirs if mine and theirs else None
-            found.append(sentence("note.zero1", name=row.name, base=base.name if base else None, ratio=ratio))
-    scattering = [row.name for row in rows if any(volume.kind is Kind.REDUCE_SCATTER for volume in row.volumes)]
-    if backend == "gloo" and scattering:
-        found.append(sentence("note.gloo", names=scattering))
-    on_cpu = decision.environment is not None and decision.environment.device == "cpu"
-    fsdp = [row.name for row in rows if "FSDP2" in row.display_name]
-    if on_cpu and fsdp:
-        found.append(sentence("note.fsdp", names=fsdp))
-    return [*found, *_host_notes(rows)]
-
-
-def _host_notes(rows: Sequence[StrategyResult]) -> list[Sentence]:
-    """Conspicuous host time, one sentence per cause."""
-    by_cause: dict[tuple[str, str | None], list[Sentence]] = {}
-    for row in rows:
-        ledger = row.ledger
-        if ledger is not None and ledger.host_cause is not None:
-            item = sentence("note.host_item", name=row.name, share=ledger.host_ns / ledger.step_ns)
-            by_cause.setdefault((ledger.host_cause.cause, ledger.host_cause.annotation), []).append(item)
-    return [
-        sentence("note.host", items=items, cause=cause, annotation=annotation)
-        for (cause, annotation), items in by_cause.items()
-    ]
 
 
 def _parts(ledger: LedgerMean) -> list[tuple[str, float]]:
@@ -200,7 +137,10 @@ def why_waiting(decision: Decision) -> Table:
             axes = [axis for axis, part in found.attributed_by_axis_ns.get(kind, {}).items() if part]
             known = found.waiting_ns is not None
             moving.append(sentence("cell.kind", kind=kind, axes=axes, ns=ns - waited, unknown=not known))
-            if known and waited >= LEAST_NS:
+            residual = found.residual_ns or 0
+            if known and residual >= LEAST_NS and 0 < waited < residual:
+                waiting.append(sentence("cell.below_residual", kind=kind, axes=axes, ns=residual))
+            elif known and waited >= LEAST_NS:
                 waiting.append(sentence("cell.kind", kind=kind, axes=axes, ns=waited, unknown=False))
         rows.append(
             [

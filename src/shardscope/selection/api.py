@@ -64,6 +64,7 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
     }
     order = Order(sides=sides, rows=rows, base=base)
     answer = recommend(order)
+    turning, never = opportunities(order, answer.name, scales) if answer.name else ((), ())
     failed = tuple(name for name, row in rows.items() if row.standing is Standing.FAILED)
     environment = usual.environment
     return Decision(
@@ -81,7 +82,8 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
         recommendation=answer,
         all_cores=all_cores(order, single, answer.name or base, constraints),
         budget=choices,
-        opportunities=opportunities(order, answer.name, scales) if answer.name else (),
+        opportunities=turning,
+        never_overtakes=never,
         next_step=next_step(order, workload, answer, failed),
     )
 

@@ -35,17 +35,22 @@ def predicted(order: Order, name: str, against: str, scales: Mapping[str, Scaled
     return predictions(mine.at_time(other.step / (1 + change.difference)), other, against)
 
 
-def opportunities(order: Order, chosen: str, scales: Mapping[str, Scaled | None]) -> tuple[Opportunity, ...]:
-    """What would change the answer `chosen`, in this order: more memory, less, another limit, faster transfers."""
+def opportunities(
+    order: Order, chosen: str, scales: Mapping[str, Scaled | None]
+) -> tuple[tuple[Opportunity, ...], tuple[str, ...]]:
+    """(what would change the answer `chosen`, strategies that no predicted change puts in its place).
+
+    In this order: more memory, less, another limit, then what is predicted.
+    """
     eligible = [row for row in order.rows.values() if row.standing is Standing.ELIGIBLE]
     passing = [row.name for row in eligible if row.passes]
-    found = [
+    measured = [
         _raised_cap(order, chosen, passing, eligible),
         _lowered_cap(order, chosen, eligible),
         _moved_limit(order, chosen, eligible),
-        _predicted(order, chosen, passing, scales),
     ]
-    return tuple(opportunity for opportunity in found if opportunity is not None)
+    turning, never = _predicted(order, chosen, eligible, scales)
+    return (*(found for found in measured if found is not None), *turning), never
 
 
 def _raised_cap(
@@ -91,19 +96,43 @@ def _moved_limit(order: Order, chosen: str, eligible: Sequence[StrategyResult]) 
 
 
 def _predicted(
-    order: Order, chosen: str, passing: Sequence[str], scales: Mapping[str, Scaled | None]
-) -> Opportunity | None:
-    """The strategy that would overtake the choice at the smallest change of bandwidth, else of micro-batches."""
-    overtaking = [
-        (prediction, name)
-        for name in passing
-        if name != chosen
-        for prediction in predicted(order, name, chosen, scales)
-        if prediction.outcome == "overtakes" and prediction.factor is not None and prediction.by != "batch"
-    ]
-    for by in ("bandwidth", "micro_batches"):
-        near = [(max(p.factor, 1 / p.factor), p.factor, name) for p, name in overtaking if p.by == by and p.factor]
-        if near:
-            _, factor, name = min(near)
-            return Opportunity(by=by, name=name, value=factor, predicted=True)
-    return None
+    order: Order, chosen: str, eligible: Sequence[StrategyResult], scales: Mapping[str, Scaled | None]
+) -> tuple[list[Opportunity], tuple[str, ...]]:
+    """(the nearest change of each kind that puts another strategy in place of the choice, those for which none does).
+
+    A strategy that fails nothing but the communication limit counts once the bandwidth lets it pass as well.
+    """
+    nearest: dict[str, tuple[float, float, str]] = {}
+    never = []
+    for row in eligible:
+        needed = _bandwidth_to_pass(row)
+        found = predicted(order, row.name, chosen, scales) if row.name != chosen else ()
+        if not found or needed is None:
+            continue
+        takes = False
+        for prediction in found:
+            factor = prediction.factor
+            if prediction.outcome != "overtakes" or not factor or (needed > 1 and prediction.by != "bandwidth"):
+                continue
+            if needed > 1:
+                if factor < 1:
+                    continue
+                factor = max(factor, needed)
+            takes = True
+            near = (max(factor, 1 / factor), factor, row.name)
+            nearest[prediction.by] = min(near, nearest.get(prediction.by, near))
+        if not takes:
+            never.append(row.name)
+    order_of_kinds = [by for by in ("bandwidth", "micro_batches", "batch") if by in nearest]
+    turning = [Opportunity(by=by, name=nearest[by][2], value=nearest[by][1], predicted=True) for by in order_of_kinds]
+    return turning, tuple(never)
+
+
+def _bandwidth_to_pass(row: StrategyResult) -> float | None:
+    """How many times as fast transfers must be for `row` to meet every constraint; None: they alone do not do."""
+    if row.passes:
+        return 1.0
+    if row.failing != (Constraint.COMMUNICATION,):
+        return None
+    remedies = [remedy for check in row.checks for remedy in check.remedies if remedy.what == "bandwidth"]
+    return remedies[0].value if remedies else None

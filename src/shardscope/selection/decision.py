@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from shardscope.errors import ResultError
+from shardscope.errors import ResultError, cannot_write
 from shardscope.measure.record import Environment
+from shardscope.records import load_record
 from shardscope.selection.claims import Change, Claim, StrategyResult
 from shardscope.selection.terms import Constraint, Constraints
 from shardscope.workload.spec import WorkloadSpec
@@ -89,11 +90,14 @@ class AllCoresClaim(Claim, kw_only=True, frozen=True):
 
 
 class Opportunity(Claim, kw_only=True, frozen=True):
-    """What would change the answer. by: "cap_raised", "cap_lowered", "limit_moved", "bandwidth", "micro_batches"."""
+    """What would change the answer.
+
+    by: "cap_raised", "cap_lowered", "limit_moved"; predicted: "bandwidth", "micro_batches", "batch".
+    """
 
     by: str
     name: str | None  # the strategy that would be chosen; None: nothing would fit
-    value: float  # bytes for caps, the limit for limits, a factor or a count else
+    value: float  # bytes for caps, the limit for limits, a count of micro-batches, else a factor
     constraint: Constraint | None = None
     change: Change | None = None
     predicted: bool = False
@@ -126,6 +130,9 @@ class Decision(Claim, kw_only=True, frozen=True):
     all_cores: AllCoresClaim | None
     budget: Budget
     opportunities: tuple[Opportunity, ...]
+    never_overtakes: tuple[
+        str, ...
+    ] = ()  # compared by prediction; no bandwidth, batch or micro-batches puts them first
     next_step: NextStep
 
     def strategy(self, name: str) -> StrategyResult:
@@ -134,21 +141,24 @@ class Decision(Claim, kw_only=True, frozen=True):
 
 
 def save(decision: Decision, path: Path) -> None:
-    """Write `path` whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write `path` whole or not at all. Raises ResultError when it cannot be written."""
     temporary = path.with_name(f".{path.name}.partial")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(decision), indent=1) + b"\n")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(decision), indent=1) + b"\n")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ResultError(cannot_write(path, error)) from error
 
 
 def load(path: Path) -> Decision:
     """Read a decision. Raises ResultError when it is missing or of another version."""
-    try:
-        decision = msgspec.json.decode(path.read_bytes(), type=Decision)
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read ({error.strerror}); run the workflow again") from error
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ResultError(f"{path}: not a decision of this version ({error}); remove it and run again") from error
-    if decision.schema != SCHEMA_VERSION:
-        raise ResultError(f"{path}: schema {decision.schema}, expected {SCHEMA_VERSION}; remove it and run again")
-    return decision
+    return load_record(
+        path,
+        Decision,
+        schema=SCHEMA_VERSION,
+        called="a decision",
+        remedy="remove it and run again",
+        if_absent="run the workflow again",
+    )
