@@ -25,7 +25,9 @@ __all__ = [
     "NOISE_LIMIT",
     "Side",
     "candidate_times",
+    "change_of",
     "fraction_change",
+    "judge",
     "latency_change",
     "memory_quantity",
     "noise_of",
@@ -125,8 +127,8 @@ def _step_change(mine: Side, other: Side, *, inverse: bool) -> Change | None:
     if mine.no_time_reason or (other.no_time_reason and basis is not Basis.PAIRED):
         verdict = Verdict.NOT_JUDGED
     else:
-        verdict = _judge(interval, floor)
-    return _change(-interval if inverse else interval, floor, basis, verdict, other.name)
+        verdict = judge(interval, floor)
+    return change_of(-interval if inverse else interval, floor, basis, verdict, other.name)
 
 
 def latency_change(mine: Side, other: Side) -> Change | None:
@@ -147,8 +149,8 @@ def latency_change(mine: Side, other: Side) -> Change | None:
     interval = student([one - two for one, two in zip(logs, base, strict=True)]) if in_turn else welch(logs, base)
     floor = floor_of(student([after - before for before, after in zip(base[::2], base[1::2], strict=False)]))
     unsound = mine.no_time_reason == "oversubscribed" or relative(floor) > NOISE_LIMIT
-    verdict = Verdict.NOT_JUDGED if unsound else _judge(interval, floor)
-    return _change(interval, floor, Basis.PAIRED if paired else Basis.SEPARATE_JOBS, verdict, other.name)
+    verdict = Verdict.NOT_JUDGED if unsound else judge(interval, floor)
+    return change_of(interval, floor, Basis.PAIRED if paired else Basis.SEPARATE_JOBS, verdict, other.name)
 
 
 def peak_of(record: RunRecord) -> tuple[int, int] | None:
@@ -201,7 +203,7 @@ def fraction_change(
         interval, verdict = None, Verdict.NOT_JUDGED
     else:
         interval = welch(mine[1], other[1])
-        verdict = _judge(-interval if higher_is_better else interval, least)
+        verdict = judge(-interval if higher_is_better else interval, least)
         if verdict is not Verdict.WITHIN_NOISE and (difference > 0) != (interval.mean > 0):
             verdict = Verdict.WITHIN_NOISE
     return Change(
@@ -216,14 +218,15 @@ def fraction_change(
     )
 
 
-def _judge(interval: Interval, floor: float) -> Verdict:
-    """Lower is better."""
+def judge(interval: Interval, floor: float) -> Verdict:
+    """Lower is better; `floor` as a logarithm or share, like the interval."""
     if interval.low <= 0 <= interval.high or abs(interval.mean) <= floor:
         return Verdict.WITHIN_NOISE
     return Verdict.BETTER if interval.mean < 0 else Verdict.WORSE
 
 
-def _change(interval: Interval, floor: float, basis: Basis, verdict: Verdict, against: str) -> Change:
+def change_of(interval: Interval, floor: float, basis: Basis, verdict: Verdict, against: str) -> Change:
+    """An interval of log ratios as a relative change."""
     return Change(
         against=against,
         difference=relative(interval.mean),

@@ -4,12 +4,12 @@ import math
 import shlex
 import statistics
 
-from shardscope.selection.claims import Change, StrategyResult
-from shardscope.selection.comparison import Side
+from shardscope.selection.claims import StrategyResult
+from shardscope.selection.comparison import Side, change_of, judge
 from shardscope.selection.constraints import nearest_miss
 from shardscope.selection.decision import AllCoresClaim, NextStep, Recommendation, Rejected
 from shardscope.selection.ranking import Order
-from shardscope.selection.statistics import Interval, pair_logs, relative, student, triple_logs, welch
+from shardscope.selection.statistics import Interval, pair_logs, student, triple_logs, welch
 from shardscope.selection.terms import Basis, Constraints, Standing, Verdict
 
 __all__ = ["all_cores", "next_step", "recommend"]
@@ -87,27 +87,22 @@ def all_cores(order: Order, single: Side | None, against: str | None, limits: Co
         and (limits.max_step_time_ms is None or step <= limits.max_step_time_ms * 1e6)
         and (not limits.require_convergence or _converged(order.rows.get(single.name)))
     )
-    judged = interval.low <= 0 <= interval.high or abs(interval.mean) <= floor
-    faster = not judged and interval.mean > 0
-    verdict = Verdict.WITHIN_NOISE if judged else Verdict.BETTER if faster else Verdict.WORSE
+    verdict = judge(-interval, floor)  # of throughput: higher is better
     return AllCoresClaim(
         threads=found.threads,
         step_ns=float(step),
         throughput=throughput,
         peak_bytes=found.peak_bytes,
-        change=Change(
-            against=against,
-            difference=relative(interval.mean),
-            low=relative(interval.low) if math.isfinite(interval.low) else None,
-            high=relative(interval.high) if math.isfinite(interval.high) else None,
-            floor=relative(floor),
-            count=interval.count,
-            basis=Basis.PAIRED if against == single.record.baseline else Basis.VIA_BASELINE,
-            verdict=verdict,
+        change=change_of(
+            interval,
+            floor,
+            Basis.PAIRED if against == single.record.baseline else Basis.VIA_BASELINE,
+            verdict,
+            against,
         ),
         fits=fits,
         passes=passes,
-        pays=faster and fits is True and passes,
+        pays=verdict is Verdict.BETTER and fits is True and passes,
     )
 
 
