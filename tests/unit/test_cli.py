@@ -39,9 +39,79 @@ def test_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     costs = next(body for heading, body in sections.items() if heading.startswith("COMMUNICATION")).splitlines()
     assert costs[1].split() == ["0", "61.7", "0.0", "61.7", "28.3", "33.3"]
     assert costs[2].split() == ["1", "28.3", "0.0", "28.3", "28.3", "0.0"]
-    waiting = "rank 1: 20.0 µs of exposed waiting over all ranks; last to arrive in 1 of 1 collectives"
+    waiting = "rank 1: 20.0 µs of exposed waiting over all ranks; last to arrive in 1 of 1 collective"
     assert waiting in sections["WHO KEEPS THE OTHERS WAITING"]
     assert "on a CPU" in sections["TO BEAR IN MIND"]
+
+
+def test_waits_below_what_the_clocks_tell_are_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends that scatter by 2 µs leave a residual of 2: the wait of 1 µs is not claimed, that of 20 µs is."""
+    for rank in (0, 1):
+        trace = HandMade(rank)
+        for number, late in enumerate((1, 20, 1), start=1):
+            start = 100 * (number - 1)
+            ready = start + 10 + late * rank
+            end = start + 60 + (2 * (number - 2) if rank else 0)
+            trace.step(number, start, start + 100).op("aten::mm", start, ready)
+            trace.op("c10d::allreduce_", ready, ready + 1, **dims(4))
+            trace.span("gloo:all_reduce", ready + 1, end, **dims(4))
+        trace.write(tmp_path / f"rank{rank}.json")
+    _, out, _ = run(capsys, "attribute", tmp_path)
+    assert "Step 2" in out and "rank 1: 20.0 µs of exposed waiting" in out
+    for path in tmp_path.iterdir():
+        document = json.loads(path.read_text())
+        document["traceEvents"] = [event for event in document["traceEvents"] if event["name"] != "ProfilerStep#2"]
+        path.write_text(json.dumps(document))
+    _, out, _ = run(capsys, "attribute", tmp_path)
+    section = out.split("COMMUNICATION")[1].split("\n\n")[0].splitlines()
+    assert section[2].split()[-2:] == ["<", "2.0"] and section[3].split()[-2:] == ["<", "2.0"]
+    assert "< shorter than the clocks disagree by: cannot be told from none" in section
+    assert "clocks agree within 2.0 µs; nothing shorter is claimed across ranks" in out
+    _, out, _ = run(capsys, "attribute", tmp_path, "--format", "json")
+    first, *_ = json.loads(out)["ranks"][0]["steps"]
+    assert first["wait_ns"] == {"all_reduce": 1000}
+
+
+def test_messages_are_posted_and_do_not_arrive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank, posted in ((0, 10), (1, 40)):
+        trace = HandMade(rank, 2, "nccl").step(1, 0, 100).kernel("gemm", 0, posted, correlation=1, launch=0)
+        args = {"Collective name": "recv" if rank else "send", "Process Group Name": "0"}
+        args |= {"Src Rank": 0} if rank else {"Dst Rank": 1}
+        trace.kernel("ncclDevKernel_SendRecv", posted, 50, 20, correlation=2, launch=1, **args)
+        trace.write(tmp_path / f"rank{rank}.json")
+    _, out, _ = run(capsys, "attribute", tmp_path)
+    assert "rank 1: 30.0 µs of exposed waiting over all ranks; last to post in 1 of 1 message\n" in out
+
+
+COMMANDS = (["attribute"], ["doctor"], ["open", "--no-browser"], ["merge", "-o", "out.pftrace"])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+def test_one_fault_reads_the_same_in_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    for name in ("ddp", "zero3", "single"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        (tmp_path / "own" / name / "run.json").write_text("{}")
+        HandMade(0).step(1, 0, 60).op("aten::mm", 0, 9).write(tmp_path / "own" / name / "rank0.json")
+        (tmp_path / "jobs" / name / "iteration_1").mkdir(parents=True)
+        HandMade(0).step(1, 0, 60).op("aten::mm", 0, 9).write(tmp_path / "jobs" / name / "iteration_1" / "rank0.json")
+    for place in ("own", "jobs"):
+        status, _, err = run(capsys, *command, tmp_path / place)
+        assert status == 2
+        assert err.split(": ", 1)[1] == (
+            f"{tmp_path / place}: contains 3 runs (ddp, single, zero3); name one, such as {tmp_path / place / 'ddp'}\n"
+        )
+        assert err.split(": ")[0] == ("refused" if command == ["doctor"] and place == "jobs" else "error")
+    status, out, err = run(capsys, *command, tmp_path / "nowhere")
+    assert (status, out, err) == (2, "", f"error: {tmp_path / 'nowhere'}: no such file or folder\n")
+
+
+def test_copies_of_one_rank_in_one_folder_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abcdef":
+        HandMade(0).step(1, 0, 60).op("aten::mm", 0, 9).write(tmp_path / f"{name}.json")
+    _, _, err = run(capsys, "attribute", tmp_path)
+    assert "a.json, b.json, c.json, d.json and 2 more all claim rank 0; keep one, or say --rank FILE=N" in err
 
 
 def test_json_and_csv(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

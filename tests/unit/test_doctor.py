@@ -28,7 +28,7 @@ def test_a_healthy_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         "rank 1 (says the file itself) of 2, cpu",
         "steps: 1 to 2",
         "used: 2 operators, 3 annotations",
-        "never time: 1 python_function",
+        "not counted as time: 1 event of category python_function",
         "CANNOT BE SAID",
         "memory and throughput",
         "can be analysed",
@@ -53,6 +53,37 @@ def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "no launch calls" in unsaid["whether the host was late"]
     assert "names lie" in unsaid["the kind of some communication for certain"]
     assert "could not be matched" in unsaid["waiting apart from transferring, on every rank"]
+
+
+def test_the_axis_is_the_one_that_attribute_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of four ranks 0 and 2 only pass messages, as far apart as a pipeline's stages are; 0 and 1 are named; nothing
+    goes over all four, nor over 0 and 3."""
+    groups = [
+        {"pg_name": str(place), "pg_desc": name, "pg_size": len(ranks), "ranks": ranks}
+        for place, (name, ranks) in enumerate(
+            [("default_pg", [0, 1, 2, 3]), ("mesh_tp", [0, 1]), ("undefined", [0, 2]), ("undefined", [0, 3])]
+        )
+    ]
+    trace = HandMade(0, 4, "nccl", groups).step(1, 0, 100).kernel("gemm", 0, 50)
+    trace.kernel("ncclDevKernel_SendRecv", 60, 70, 20, **{"Collective name": "send", "Process Group Name": "2"})
+    path = trace.write(tmp_path / "rank0.json")
+    _, out, _ = doctor(capsys, path)
+    (line,) = [line.strip() for line in out.splitlines() if "process groups" in line]
+    assert line == (
+        "process groups: 0: carries nothing in these traces, 4 ranks; mesh_tp (1): tensor (by its name), 2 ranks; "
+        "2: pipeline (by its ranks and traffic), 2 ranks; 3: carries nothing in these traces, 2 ranks"
+    )
+    _, out, _ = doctor(capsys, path, "--format", "json")
+    found = [(group["axis"], group["axis_from"]) for group in json.loads(out)["files"][0]["groups"]]
+    assert found == [("unknown", "unused"), ("tensor", "name"), ("pipeline", "traffic"), ("unknown", "unused")]
+
+
+def test_our_own_run_says_the_axis_by_its_record(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = doctor(capsys, Path(__file__).parents[1] / "data" / "runs" / "zero2")
+    assert status == 0
+    assert "rank 0 (by run.json) of 2, cpu" in out
+    assert "data (by run.json)" in out
+    assert "which parallelism communicates" not in out
 
 
 def test_one_line_per_refused_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

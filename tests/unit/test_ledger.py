@@ -75,7 +75,7 @@ def test_autograd_entries_and_annotations_are_host_time(tmp_path: Path) -> None:
     assert row.compute_ns == 10 * US
     assert row.attributed_ns == {Kind.ALL_REDUCE: 15 * US}
     assert row.host_other_ns == 25 * US
-    assert row.flags == ["host_other 50 % of the step: 100 % of it inside DistributedDataParallel.forward"]
+    assert row.flags == ["host time 50 % of the step: 100 % of it inside DistributedDataParallel.forward"]
 
 
 def test_operators_of_gloo_workers_and_of_the_data_loader_are_not_compute(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_merge_writes_the_file_and_says_how_to_open_it(
     output = tmp_path / "job.pftrace.gz"
     assert main(["merge", str(job), "-o", str(output)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("2 ranks: 4 slices, ")
+    assert out.startswith("2 ranks: 4 slices from the files, ")
     assert f"shardscope open {output}" in out
     assert "https://ui.perfetto.dev" in out
     assert len(read_perfetto(output).of("cpu_op")) == 2
@@ -64,7 +64,7 @@ def test_merge_says_what_is_missing(job: Path, tmp_path: Path, capsys: pytest.Ca
     trace.write(job / "rank1.json")
     assert main(["merge", str(job), "-o", str(tmp_path / "job.pftrace.gz")]) == 0
     out = capsys.readouterr().out
-    assert "not shown: 1 events (B)" in out
+    assert "not shown: 1 event (B)" in out
     assert "rank1.json.tmp left out: unfinished" in out
 
 
@@ -124,7 +124,7 @@ def test_open_serves_a_merged_trace_as_it_is(job: Path, tmp_path: Path) -> None:
 def test_open_names_what_it_cannot_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.bin"
     other.write_bytes(b"\x1f\x8bnonsense")
-    for path, words in ((tmp_path / "absent", "No such file"), (other, "corrupt")):
+    for path, words in ((tmp_path / "absent", "absent: no such file or folder"), (other, "corrupt")):
         assert main(["open", str(path), "--no-browser"]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""

@@ -9,11 +9,14 @@ import numpy as np
 
 from shardscope.attribution.analysis import analysis_of
 from shardscope.attribution.api import analyse, find_inputs
+from shardscope.attribution.groups import Group as NamedGroup
 from shardscope.attribution.groups import GroupTable
 from shardscope.attribution.kinds import Patterns
 from shardscope.attribution.prepare import REPAIRS, device_name
 from shardscope.attribution.result import Attribution, SkippedFile, Warn
 from shardscope.attribution.steps import step_numbers
+from shardscope.attribution.view import RankView
+from shardscope.attribution.words import duration
 from shardscope.errors import ShardscopeError
 from shardscope.trace.events import Class
 from shardscope.trace.find import assign_ranks, rank_of, rank_of_name
@@ -33,12 +36,17 @@ _CLASSES = {
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """A process group as the file describes it; `ranks` None where the list is absent or shortened."""
+    """A process group as the file describes it; `ranks` None where the list is absent or shortened.
+
+    `axis_from`: "name" of the group, "record" of the run (run.json), "traffic" and the ranks it runs between,
+    "unused" where nothing recorded goes over these ranks, or "nothing".
+    """
 
     name: str
     axis: Axis
     size: int | None
     ranks: tuple[int, ...] | None
+    axis_from: str = "nothing"
 
 
 class FileReport(msgspec.Struct, kw_only=True):
@@ -48,7 +56,7 @@ class FileReport(msgspec.Struct, kw_only=True):
     bytes: int
     compressed: bool
     rank: int | None
-    rank_from: str  # "inside", "name", "given", "nothing"
+    rank_from: str  # "inside", "name", "given", "record" (run.json), "nothing"
     world_size: int | None
     device: str
     devices: list[int]
@@ -107,12 +115,17 @@ def examine(
     if refused or not timelines:
         return diagnosis
     try:
-        result = analyse(assign_ranks(timelines, inputs.skipped, inputs.ranks), inputs.plan, named).result
+        analysis = analyse(assign_ranks(timelines, inputs.skipped, inputs.ranks), inputs.plan, named)
     except ShardscopeError as error:
         where = ", ".join(sorted({str(path) for path in paths}))
         refused.append(SkippedFile(file=where, reason=str(error).removeprefix(f"{where}: ")))
         return diagnosis
+    result = analysis.result
     diagnosis.analysable = True
+    own = inputs.plan.ranks is not None
+    for report in diagnosis.files:
+        report.rank_from = "record" if own and report.rank_from == "given" else report.rank_from
+        _find_axes(report, [view for view in analysis.views.values() if report.file in view.files], own=own)
     diagnosis.left_out, diagnosis.missing_ranks = result.skipped_files, result.missing_ranks
     diagnosis.remarks = _remarks(result)
     diagnosis.unsaid = list(_unsaid(result))
@@ -136,13 +149,32 @@ def _report(timeline: Timeline, explicit: Mapping[Path, int]) -> FileReport:
         steps=sorted(step_numbers(timeline)),
         events={word: found for kind, word in _CLASSES.items() if (found := len(timeline.rows(kind)))},
         ignored=dict(timeline.dropped.most_common()),
-        groups=[Group(name=g.name or "?", axis=g.axis, size=g.size, ranks=g.ranks) for g in groups.groups.values()],
+        groups=[_group(name, group) for name, group in groups.groups.items()],
         repairs=[
             Warn(code=code, count=count, detail=REPAIRS.get(code, code))
             for code, count in sorted(timeline.warnings.items())
         ],
         cut=timeline.cut,
     )  # fmt: skip
+
+
+def _group(key: str, group: NamedGroup) -> Group:
+    source = "nothing" if group.axis is Axis.UNKNOWN else "name"
+    return Group(name=group.name or key or "?", axis=group.axis, size=group.size, ranks=group.ranks, axis_from=source)
+
+
+def _find_axes(report: FileReport, views: Sequence[RankView], *, own: bool) -> None:
+    """Where a group's name tells no axis, the one that the analysis found for what runs between these ranks."""
+    seen = [item for view in views for item in view.communications]
+    for group in report.groups:
+        if group.axis is not Axis.UNKNOWN or group.ranks is None:
+            continue
+        axes = {item.axis for item in seen if item.group is not None and tuple(sorted(item.group)) == group.ranks}
+        told = axes - {Axis.UNKNOWN}
+        if len(told) == 1:
+            group.axis, group.axis_from = told.pop(), "record" if own else "traffic"
+        elif not axes and all(item.group is not None for item in seen):
+            group.axis_from = "unused"
 
 
 def _says_rank(timeline: Timeline) -> bool:
@@ -199,8 +231,12 @@ def _unsaid(result: Attribution) -> Iterator[Unsaid]:
 
 def _unsaid_bandwidth(result: Attribution) -> Iterator[Unsaid]:
     if result.collectives and not any(item.busbw_bytes_per_s for item in result.collectives):
-        sizes = any(item.bytes for item in result.collectives)
-        why = "transfers are short beside what the clocks disagree by" if sizes else "no message sizes are recorded"
+        if not any(item.bytes for item in result.collectives):
+            why = "no message sizes are recorded"
+        elif result.clock.residual_ns is None:
+            why = "nothing tells how well the ranks' clocks agree"
+        else:
+            why = f"transfers are short beside what the clocks disagree by ({duration(result.clock.residual_ns)})"
         yield Unsaid(what="bandwidths", why=why)
 
 

@@ -51,7 +51,7 @@ class HostCauses:
         (cause, annotation), spent = max(self._causes(part).items(), key=lambda entry: entry[1])
         share = round(100 * row.host_other_ns / row.window_ns)
         words = WORDS.get(cause, f"inside {annotation}")
-        row.flags.append(f"host_other {share} % of the step: {round(100 * spent / row.host_other_ns)} % of it {words}")
+        row.flags.append(f"host time {share} % of the step: {round(100 * spent / row.host_other_ns)} % of it {words}")
         row.host_cause = HostCause(cause=cause, fraction=spent / row.host_other_ns, annotation=annotation)
 
     def _causes(self, part: RowParts) -> dict[Cause, int]:

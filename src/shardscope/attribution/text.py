@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from shardscope.attribution.flags import WORDS
-from shardscope.attribution.result import Attribution, PipelineBubble, RankResult, StepRow
+from shardscope.attribution.result import Attribution, Clock, PipelineBubble, RankResult, StepRow
+from shardscope.attribution.words import counted, duration, printable, ranks_text, table
 from shardscope.vocabulary import Axis, Evidence, Kind
 
-__all__ = ["as_text", "duration", "printable", "rank_name", "ranks_text", "shown_row", "table"]
+__all__ = ["as_text", "rank_name", "shown_row"]
 
 _LEVELS = {
     Evidence.METADATA: "metadata on the event",
@@ -49,38 +50,6 @@ def rank_name(rank: RankResult) -> str:
     return name if rank.device_index is msgspec.UNSET else f"{name}.{rank.device_index}"
 
 
-def duration(ns: float) -> str:
-    """A time in the unit that suits it."""
-    if abs(ns) < 1e6:
-        return f"{ns / 1e3:.1f} µs"
-    return f"{ns / 1e6:.3f} ms" if abs(ns) < 1e9 else f"{ns / 1e9:.3f} s"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns set flush right."""
-    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [header, *rows]
-    ]
-
-
-def printable(line: str) -> str:
-    """File and event names come from outside: no control characters reach the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
-
-
-def ranks_text(names: Sequence[str]) -> str:
-    """ "rank 3", "ranks 0–7", "ranks 0, 2, 5"."""
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    if all(name.isdigit() for name in names):
-        numbers = sorted(map(int, names))
-        if len(numbers) > 2 and numbers == sorted(set(numbers)) and numbers[-1] - numbers[0] == len(numbers) - 1:
-            return f"ranks {numbers[0]}–{numbers[-1]}"
-    return f"ranks {', '.join(names)}"
-
-
 def _rows(result: Attribution) -> list[tuple[RankResult, StepRow]]:
     return [(rank, row) for rank in result.ranks if (row := shown_row(rank, result)) is not None]
 
@@ -89,7 +58,7 @@ def _head(result: Attribution) -> list[str]:
     count = len(result.ranks)
     devices = ", ".join(sorted({rank.device for rank in result.ranks}))
     files = sum(len(rank.files) for rank in result.ranks if rank.device_index in (msgspec.UNSET, None, 0))
-    lines = [f"{count} rank{'s' if count > 1 else ''} on {devices}, from {files} file{'s' if files != 1 else ''}"]
+    lines = [f"{counted(count, 'rank')} on {devices}, from {counted(files, 'file')}"]
     complete = max((len(rank.steps) for rank in result.ranks), default=0)
     if result.summary_step is not None:
         which = "the only complete one" if complete == 1 else f"the median one of {complete} complete steps"
@@ -150,8 +119,10 @@ def _communication(result: Attribution) -> list[str]:
         moved = None if waited is None else spent - waited
         mark = "*" if row.bounds and waited is not None else ""
         line = [rank_name(rank), _share(busy, row), _share(sum(row.overlapped_ns.values()), row), _share(spent, row)]
-        cells.append([*line, _share(moved, row) + mark, _share(waited, row) + mark])
+        cells.append([*line, *(_told(part, row, result.clock) + mark for part in (moved, waited))])
     lines = table(header, cells)
+    if any("<" in cell for line in cells for cell in line):
+        lines.append("< shorter than the clocks disagree by: cannot be told from none")
     if any(row.bubble_ns for _, row in rows):
         lines.append("waiting for another stage's message is in the bubble, not here")
     if any(row.bounds for _, row in rows):
@@ -218,20 +189,34 @@ def _pipeline(pipeline: PipelineBubble) -> str:
 
 
 def _stragglers(result: Attribution) -> list[str]:
-    """Ranked by the exposed waiting in the collectives a rank was last in."""
+    """Ranked by the exposed waiting in the collectives a rank was last in; messages have a time of posting only."""
     caused: dict[int, int] = defaultdict(int)
     last: dict[int, int] = defaultdict(int)
     matched = [item for item in result.collectives if item.step == result.summary_step]
     for item in matched:
         if item.last_rank is not None and item.exposed_wait_ns is not None:
             last[item.last_rank] += 1
-            caused[item.last_rank] += sum(item.exposed_wait_ns.values())
+            caused[item.last_rank] += sum(ns for r, ns in item.exposed_wait_ns.items() if r != str(item.last_rank))
     order = sorted((rank for rank in caused if caused[rank]), key=lambda rank: -caused[rank])
-    return [
-        f"rank {rank}: {duration(caused[rank])} of exposed waiting over all ranks; "
-        f"last to arrive in {last[rank]} of {len(matched)} collectives"
+    if not order:
+        return []
+    messages = sum(item.kind is Kind.SEND_RECEIVE for item in matched)
+    verb = "post" if messages == len(matched) else "arrive or to post" if messages else "arrive"
+    of = " and ".join(
+        counted(count, word)
+        for count, word in ((len(matched) - messages, "collective"), (messages, "message"))
+        if count
+    )
+    residual = result.clock.residual_ns or 0
+    lines = [
+        f"rank {rank}: {'< ' if caused[rank] < residual else ''}{duration(max(caused[rank], residual))} of exposed "
+        f"waiting over all ranks; last to {verb} in {last[rank]} of {of}"
         for rank in order[:3]
     ]
+    close = sum(item.last_rank is None for item in matched)
+    if close:
+        lines.append(f"in {close} of them no rank was last by more than the clocks can tell")
+    return lines
 
 
 def _remarks(result: Attribution) -> list[str]:
@@ -243,8 +228,8 @@ def _remarks(result: Attribution) -> list[str]:
         moved = ", ".join(f"rank {rank} by {duration(ns)}" for rank, ns in result.clock.offset_ns.items())
         lines.append(f"clocks aligned by the ends of collectives: {moved}")
     if result.clock.residual_ns is not None:
-        agree = "to the nanosecond" if not result.clock.residual_ns else f"within {duration(result.clock.residual_ns)}"
-        lines.append(f"clocks agree {agree}; nothing shorter is claimed across ranks")
+        within = f"within {duration(result.clock.residual_ns)}; nothing shorter is claimed across ranks"
+        lines.append(f"clocks agree {within if result.clock.residual_ns else 'to the nanosecond'}")
     if result.missing_ranks:
         lines.append(f"no trace of {ranks_text([str(rank) for rank in result.missing_ranks])}")
     lines += [f"left out: {item.file}: {item.reason}" for item in result.skipped_files]
@@ -273,3 +258,9 @@ def _word(kind: Kind) -> str:
 
 def _share(value: int | None, row: StepRow) -> str:
     return "–" if value is None else f"{100 * value / row.window_ns:.1f}" if row.window_ns else "0.0"
+
+
+def _told(value: int | None, row: StepRow, clock: Clock) -> str:
+    """A share that rests on two ranks' clocks: nothing below their disagreement is claimed."""
+    residual = clock.residual_ns or 0
+    return f"< {_share(residual, row)}" if value is not None and value < residual else _share(value, row)

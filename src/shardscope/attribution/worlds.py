@@ -20,7 +20,7 @@ def split_worlds(views: Mapping[int, RankView]) -> list[dict[int, RankView]]:
         by_size[stated[0]] |= by_size.pop(None)
     if len(stated) > 1:
         for size, world in by_size.items():
-            mine = "no world size" if size is None else f"a world of {size} ranks"
+            mine = "no world size" if size is None else f"a world of {size} rank{'s' if size > 1 else ''}"
             others = " and ".join(str(other) for other in sorted(stated) if other != size)
             for view in world.values():
                 view.warn("several_worlds", 1, f"its trace states {mine}, others {others}: not compared with those")
@@ -35,11 +35,9 @@ def say_step_ranges(views: Mapping[int, RankView]) -> None:
         lacking = sorted(everything - numbers[key])
         if lacking:
             names = ", ".join(map(str, lacking[:10])) + (", …" if len(lacking) > 10 else "")
-            view.warn(
-                "step_range",
-                len(lacking),
-                f"step {names} is in other ranks' traces but not in this one; waits there are bounds",
-            )
+            which = f"step {names} is" if len(lacking) == 1 else f"steps {names} are"
+            why = f"{which} in other ranks' traces but not in this one; waits there are bounds"
+            view.warn("step_range", len(lacking), why)
 
 
 def say_far_clocks(views: Mapping[int, RankView], offsets: Mapping[int, int]) -> None:

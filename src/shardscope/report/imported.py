@@ -11,7 +11,7 @@ from shardscope.attribution.result import Attribution, SecondOpinion
 from shardscope.errors import ResultError
 from shardscope.report import imported_tables as tables
 from shardscope.report.figures import COLOURS, Bar, step_bars
-from shardscope.report.imported_tables import Unit, fixed, rank_list, unit_of
+from shardscope.report.imported_units import Unit, rank_list, span, unit_of
 from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
 from shardscope.selection.imported import ImportedResult, read_imported, stragglers
 from shardscope.selection.ledger import step_rows
@@ -56,8 +56,8 @@ def describe(bars: Sequence[Bar], labels: dict[str, str], unit: Unit) -> str:
     """A drawing in words."""
     lines = []
     for bar in bars:
-        parts = ", ".join(f"{labels[part]} {value:.1f}" for part, value in bar.parts if value > 0)
-        lines.append(f"{bar.name}: {bar.step:.1f} {unit.name} = {parts}.")
+        parts = ", ".join(f"{labels[part]} {value:.{unit.digits}f}" for part, value in bar.parts if value > 0)
+        lines.append(f"{bar.name}: {bar.step:.{unit.digits}f} {unit.name} = {parts}.")
     return " ".join(lines)
 
 
@@ -110,6 +110,12 @@ def _context(
         "ledger": ledger,
         "more_ranks": more_ranks,
         "kinds": tables.kinds(result, run.ledger, unit),
+        "bubble_measured": bool(run.ledger.bubble_ns),
+        "residual": span(result.clock.residual_ns) if result.clock.residual_ns else None,
+        "bounds": tables.why_bounds(result) if run.ledger.bounds else [],
+        "close": sum(item.last_rank is None for item in result.collectives),
+        "collectives": len(result.collectives),
+        "messages": any(item.kind is Kind.SEND_RECEIVE for item in result.collectives),
         "unknown_kind": run.ledger.attributed_ns.get(Kind.UNKNOWN, 0.0) / run.ledger.step_ns,
         "groups": groups,
         "more_groups": more_groups,
@@ -139,8 +145,8 @@ def _answer(run: ImportedResult, unit: Unit) -> list[Sentence]:
     marked = result.summary_step is not None
     found = [
         sentence(
-            "imported.answer.step", step=unit.of(run.step_ns), unit=unit.name, ranks=len(result.ranks), marked=marked,
-            count=len(times), low=unit.of(min(times)), high=unit.of(max(times)),
+            "imported.answer.step", step=unit.fixed(run.step_ns), unit=unit.name, ranks=len(result.ranks),
+            marked=marked, count=len(times), low=unit.fixed(min(times)), high=unit.fixed(max(times)),
         )
     ]  # fmt: skip
     parts = {part: ns for part, ns in tables.mean_parts(mean).items() if ns}
@@ -156,8 +162,9 @@ def _answer(run: ImportedResult, unit: Unit) -> list[Sentence]:
         first = late[0]
         found.append(
             sentence(
-                "imported.answer.straggler", rank=first.rank, caused=unit.of(first.caused_ns), unit=unit.name,
+                "imported.answer.straggler", rank=first.rank, caused=unit.show(first.caused_ns), unit=unit.name,
                 last=first.last, count=first.collectives,
+                messages=any(item.kind is Kind.SEND_RECEIVE for item in result.collectives),
             )
         )  # fmt: skip
     if result.missing_ranks:
@@ -176,14 +183,21 @@ def _communication(run: ImportedResult) -> list[Sentence]:
     by_axis = [(ns, kind, axis) for kind, axes in mean.attributed_by_axis_ns.items() for axis, ns in axes.items()]
     if any(ns for ns, *_ in by_axis):
         ns, kind, axis = max(by_axis, key=lambda item: item[0])
+        known = None if axis is Axis.UNKNOWN else sentence(f"axis.{axis}")
         found.append(
             sentence(
-                "imported.answer.most", kind=sentence(f"kind.{kind}"), axis=sentence(f"axis.{axis}"),
+                "imported.answer.most", kind=sentence(f"kind.{kind}"), axis=known,
                 share=ns / mean.step_ns, whole=shares.communication,
             )
         )  # fmt: skip
     if shares.transfer is not None and shares.stall is not None:
-        found.append(sentence("imported.answer.split", transfer=shares.transfer, stall=shares.stall))
+        least = tables.least_share(run)
+        found.append(
+            sentence(
+                "imported.answer.split", transfer=shares.transfer, stall=shares.stall, least=least,
+                bubble=bool(mean.bubble_ns),
+            )
+        )  # fmt: skip
     else:
         found.append(sentence("imported.answer.unsplit"))
     for item in run.attribution.pipelines:
@@ -229,9 +243,9 @@ def _clock(result: Attribution) -> list[Sentence]:
     if clock.residual_ns is None:
         return [sentence("imported.clock.unknown")]
     moved = [(rank, ns) for rank, ns in clock.offset_ns.items() if ns]
-    items = [sentence("imported.clock.item", rank=int(rank), moved=fixed(ns / 1000, 3)) for rank, ns in moved]
+    items = [sentence("imported.clock.item", rank=int(rank), moved=span(ns)) for rank, ns in moved]
     first = sentence("imported.clock.aligned", items=items[:16]) if items else sentence("imported.clock.agree")
-    return [first, sentence("imported.clock.residual", residual=fixed(clock.residual_ns / 1000, 3))]
+    return [first, sentence("imported.clock.residual", residual=span(clock.residual_ns))]
 
 
 def _limits(run: ImportedResult) -> list[Sentence]:

@@ -8,9 +8,10 @@ from markupsafe import Markup
 
 from shardscope.errors import ResultError
 from shardscope.report import imported_tables as tables
-from shardscope.report.figures import COLOURS, step_bars
+from shardscope.report.figures import COLOURS, Bar, step_bars
 from shardscope.report.imported import FIGURES, SUFFIXES, describe, publish
-from shardscope.report.imported_tables import DASH, Table, Unit, column, unit_of
+from shardscope.report.imported_tables import DASH, Table, column
+from shardscope.report.imported_units import Unit, unit_of
 from shardscope.report.markdown import code
 from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
 from shardscope.selection.claims import Quantity
@@ -41,9 +42,10 @@ def render_comparison(runs: Sequence[tuple[str, Path, Path]], output_dir: Path) 
         documents[f"{COMPARISON}{suffix}"] = language.render(
             "comparison.md.j2",
             answer=_answer(found, unit),
-            comparison=_comparison(found, names, unit),
+            steps=_steps(found, names, unit),
             no_records=any(run.peak_bytes is None or run.tokens_per_s is None for run in found),
-            parts=tables.bars_table(column("run"), names, bars, unit),
+            shares=_shares(found, names),
+            parts=_parts(found, names, bars, unit),
             kinds=_kinds(found),
             figure=Markup(f"{FIGURES}/{COMPARISON}.svg"),
         )
@@ -81,7 +83,7 @@ def _fastest(runs: Sequence[ImportedResult], base: ImportedResult, unit: Unit) -
     # Of the first one itself the nearest rival is more to the point than no change at all.
     rival = min((run for run in runs[1:]), key=lambda run: run.step_ns) if fastest is base else base
     change = step_quantity(fastest, rival).change
-    step = unit.of(fastest.step_ns)
+    step = unit.fixed(fastest.step_ns)
     return sentence("comparison.fastest", name=fastest.name, step=step, unit=unit.name, change=change)
 
 
@@ -93,32 +95,57 @@ def _why(run: ImportedResult, base: ImportedResult, unit: Unit) -> Sentence:
     grown = {part: mine.get(part, 0.0) - theirs.get(part, 0.0) for part in COLOURS}
     part = (max if total > 0 else min)(grown, key=lambda name: grown[name])
     return sentence(
-        "comparison.why", base=base.name, name=run.name, longer=total > 0, total=unit.of(abs(total)), unit=unit.name,
-        part=sentence(f"part.{part}"), by=unit.of(abs(grown[part])),
+        "comparison.why", base=base.name, name=run.name, longer=total > 0, total=unit.show(abs(total)), unit=unit.name,
+        part=sentence(f"part.{part}"), by=unit.show(abs(grown[part])),
     )  # fmt: skip
 
 
-def _comparison(runs: Sequence[ImportedResult], names: Sequence[Sentence], unit: Unit) -> Table:
-    header = [column("run"), column("device"), column("ranks"), column("step", unit=unit.name)]
-    header += [column(name) for name in (*SHARES, "memory", "throughput")]
+def _steps(runs: Sequence[ImportedResult], names: Sequence[Sentence], unit: Unit) -> Table:
+    """The job as a whole: how long a step takes is up to the slowest rank."""
+    header = [column(name) for name in ("run", "device", "ranks", "steps")]
+    header += [column("slowest", unit=unit.name), column("memory"), column("throughput")]
     rows: list[list[Any]] = []
     for run, name in zip(runs, names, strict=True):
-        step, shares = step_quantity(run, runs[0]), share_quantities(run, runs[0])
         rows.append([
             name,
             code(run.device),
             sentence("comparison.ranks", present=len(run.attribution.ranks), world=run.world_size),
-            sentence("comparison.step", value=unit.of(run.step_ns), change=step.change),
-            *(_share(shares[field]) for field in SHARES),
+            len(run.step_times_ns),
+            sentence("comparison.step", value=unit.fixed(run.step_ns), change=step_quantity(run, runs[0]).change),
             _known("peak", run.peak_bytes),
             _known("rate", run.tokens_per_s),
         ])  # fmt: skip
     return header, rows
 
 
-def _share(quantity: Quantity) -> Sentence:
+def _shares(runs: Sequence[ImportedResult], names: Sequence[Sentence]) -> Table:
+    """Means over the ranks in the summary step, as everywhere but in the table of steps."""
+    rows: list[list[Any]] = []
+    for run, name in zip(runs, names, strict=True):
+        found = share_quantities(run, runs[0])
+        rows.append([name, *(_share(found[field], run, field) for field in SHARES)])
+    return [column("run"), *map(column, SHARES)], rows
+
+
+def _parts(runs: Sequence[ImportedResult], names: Sequence[Sentence], bars: Sequence[Bar], unit: Unit) -> Table:
+    """Means over the ranks in the summary step, and which rank is the slowest in it."""
+    header, rows = tables.bars_table(column("run"), names, bars, unit, step="mean_step")
+    header.append(column("slowest_of_step", unit=unit.name))
+    for run, cells in zip(runs, rows, strict=True):
+        result = run.attribution
+        steps = [(row.window_ns, rank.rank) for rank in result.ranks for row in rank.steps
+                 if row.step == result.summary_step]  # fmt: skip
+        longest, rank = max(steps, key=lambda item: item[0])
+        cells.append(sentence("comparison.slowest", rank=tables.name_of(rank), step=unit.fixed(longest)))
+    return header, rows
+
+
+def _share(quantity: Quantity, run: ImportedResult, field: str) -> Sentence:
     if quantity.value is None:
         return DASH
+    least = tables.least_share(run) if field in ("transfer", "stall") else 0.0
+    if quantity.value < least:
+        return sentence("comparison.below", value=least, change=quantity.change)
     return sentence("cell.share", value=quantity.value, change=quantity.change)
 
 

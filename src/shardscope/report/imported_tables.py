@@ -2,78 +2,45 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from shardscope.attribution.result import Attribution, RankResult, SecondOpinion, StepRow
 from shardscope.report.figures import COLOURS, Bar
-from shardscope.report.markdown import MINUS, code, round_parts, tenths, text
+from shardscope.report.imported_units import Unit, fixed, rank_list
+from shardscope.report.markdown import code, round_parts, text
 from shardscope.report.sentences import Sentence, sentence
 from shardscope.selection.claims import LedgerMean
-from shardscope.selection.imported import stragglers
+from shardscope.selection.imported import ImportedResult, stragglers
 from shardscope.selection.ledger import step_rows
 from shardscope.vocabulary import Axis, Evidence, Kind
 
 __all__ = [
     "DASH",
     "Table",
-    "Unit",
     "bar",
     "bars_table",
     "bubbles",
     "column",
     "evidence",
-    "fixed",
     "groups",
     "hta",
     "kinds",
+    "least_share",
     "ledger",
     "mean_parts",
-    "rank_list",
+    "name_of",
     "share",
-    "unit_of",
     "waiting",
     "warnings",
+    "why_bounds",
 ]
 
 MOST_ROWS = 64
 DASH = sentence("cell.none")
 Table = tuple[list[Any], list[list[Any]]]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """The unit of all times in one document."""
-
-    name: str
-    ns: float
-
-    def of(self, ns: float) -> float:
-        """Nanoseconds in this unit."""
-        return ns / self.ns
-
-
-def unit_of(ns: float) -> Unit:
-    """Milliseconds, or microseconds for steps too short for tenths of a millisecond to say much."""
-    return Unit("ms", 1e6) if ns >= 1e8 else Unit("µs", 1e3)
-
-
-def fixed(value: float, digits: int = 1) -> Markup:
-    """A number with thousands separated and a true minus sign."""
-    return Markup(f"{value:,.{digits}f}".replace("-", MINUS))
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """0–3, 7."""
-    runs = []
-    for _, found in groupby(enumerate(sorted(ranks)), key=lambda pair: pair[1] - pair[0]):
-        members = [rank for _, rank in found]
-        runs.append(str(members[0]) if len(members) == 1 else f"{members[0]}–{members[-1]}")
-    return ", ".join(runs)
 
 
 def column(name: str, **fields: Any) -> Sentence:
@@ -84,6 +51,11 @@ def column(name: str, **fields: Any) -> Sentence:
 def share(value: float | None) -> Any:
     """A fraction in percent, with its sign."""
     return DASH if value is None else sentence("imported.share", value=value)
+
+
+def least_share(run: ImportedResult) -> float:
+    """What the clocks disagree by as a share of the step: no smaller share of waiting or transfer is claimed."""
+    return (run.ledger.residual_ns or 0) / run.ledger.step_ns
 
 
 def name_of(rank: int | None) -> Any:
@@ -112,19 +84,23 @@ def mean_parts(ledger: LedgerMean) -> dict[str, float]:
 def bar(name: str, step_ns: float, parts: dict[str, float], unit: Unit) -> Bar:
     """One bar, its parts rounded so that they add up."""
     order = [part for part in COLOURS if part in parts]
-    step, rounded = round_parts(unit.of(step_ns), [unit.of(parts[part]) for part in order])
-    return Bar(name=name, parts=tuple(zip(order, rounded, strict=True)), step=step)
+    # Rounding is to tenths of what it is given.
+    scale = 10 ** (unit.digits - 1)
+    step, rounded = round_parts(unit.of(step_ns) * scale, [unit.of(parts[part]) * scale for part in order])
+    return Bar(
+        name=name, parts=tuple((p, value / scale) for p, value in zip(order, rounded, strict=True)), step=step / scale
+    )
 
 
-def bars_table(head: Sentence, names: Sequence[Any], bars: Sequence[Bar], unit: Unit) -> Table:
+def bars_table(head: Sentence, names: Sequence[Any], bars: Sequence[Bar], unit: Unit, *, step: str = "step") -> Table:
     """Bars as rows; parts that are nothing everywhere are left out."""
     shown = [part for part in COLOURS if any(value > 0 for bar in bars for name, value in bar.parts if name == part)]
-    header = [head, column("step", unit=unit.name), *(column("part", part=sentence(f"part.{part}")) for part in shown)]
+    header = [head, column(step, unit=unit.name), *(column("part", part=sentence(f"part.{part}")) for part in shown)]
     rows: list[list[Any]] = [
         [
             name,
-            tenths(bar.step),
-            *(tenths(dict(bar.parts)[part]) if part in dict(bar.parts) else DASH for part in shown),
+            fixed(bar.step, unit.digits),
+            *(fixed(dict(bar.parts)[part], unit.digits) if part in dict(bar.parts) else DASH for part in shown),
         ]
         for name, bar in zip(names, bars, strict=True)
     ]
@@ -139,8 +115,18 @@ def ledger(result: Attribution, unit: Unit) -> tuple[Table, list[Bar], int]:
     if any(row.flags for _, row in found):
         header.append(column("flags"))
         for cells, (_, row) in zip(rows, found, strict=True):
-            cells.append(text("; ".join(row.flags)) if row.flags else DASH)
+            cells.append(_flag(row))
     return (header, rows[:MOST_ROWS]), bars, max(0, len(rows) - MOST_ROWS)
+
+
+def _flag(row: StepRow) -> Any:
+    """The remark on a row's host time in the reader's language, or as it stands."""
+    cause = row.host_cause
+    if cause is None:
+        return text("; ".join(row.flags)) if row.flags else DASH
+    share, part = (fixed(100 * value, 0) for value in (row.host_other_ns / row.window_ns, cause.fraction))
+    words = sentence(f"imported.cause.{cause.cause}", annotation=cause.annotation)
+    return sentence("imported.flag", share=share, part=part, cause=words)
 
 
 def kinds(result: Attribution, mean: LedgerMean, unit: Unit) -> Table:
@@ -156,13 +142,14 @@ def kinds(result: Attribution, mean: LedgerMean, unit: Unit) -> Table:
         hidden = statistics.fmean(row.overlapped_ns.get(kind, 0) for row in step)
         spent = mean.attributed_ns.get(kind, 0.0)
         waited = None if mean.waiting_ns is None else mean.waiting_ns.get(kind, 0.0)
+        residual = result.clock.residual_ns
         split: list[Any] = (
-            [DASH, DASH] if waited is None else [tenths(unit.of(spent - waited)), tenths(unit.of(waited))]
+            [DASH, DASH] if waited is None else [unit.told(spent - waited, residual), unit.told(waited, residual)]
         )
         rates = [c.busbw_bytes_per_s for c in result.collectives if c.kind is kind and c.busbw_bytes_per_s is not None]
         rows.append([
-            sentence(f"kind.{kind}"), _axes(kind, mean), tenths(unit.of(busy)), share(hidden / busy),
-            tenths(unit.of(spent)), *split,
+            sentence(f"kind.{kind}"), _axes(kind, mean), unit.show(busy), share(hidden / busy),
+            unit.show(spent), *split,
             share(spent / mean.step_ns), fixed(statistics.median(rates) / 1e9, 2) if rates else DASH,
         ])  # fmt: skip
     return header, rows
@@ -178,7 +165,8 @@ def _axes(kind: Kind, mean: LedgerMean) -> Markup | Sentence:
 
 
 def groups(result: Attribution, unit: Unit) -> tuple[Table, int]:
-    """(every process group with its axis, mean over its ranks that have a trace; rows left out)."""
+    """(every process group with its axis, mean over its ranks that have a trace; rows left out). No rows where there is
+    one group only: its kinds are told without it."""
     header = [column("group"), column("members"), column("axis"), column("kind")]
     header += [column("busy", unit=unit.name), column("attributed", unit=unit.name)]
     busy: dict[tuple[str, tuple[int, ...] | None, Axis, Kind], list[int]] = defaultdict(list)
@@ -189,6 +177,8 @@ def groups(result: Attribution, unit: Unit) -> tuple[Table, int]:
                 key = (found.name, found.ranks, found.axis, kind)
                 busy[key].append(ns)
                 spent[key].append(found.attributed_ns.get(kind, 0))
+    if len({(name, ranks) for name, ranks, _, _ in busy}) < 2:
+        return (header, []), 0
     order = sorted(busy, key=lambda key: (-statistics.fmean(spent[key]), str(key)))
     rows: list[list[Any]] = [
         [
@@ -196,20 +186,36 @@ def groups(result: Attribution, unit: Unit) -> tuple[Table, int]:
             Markup(rank_list(key[1])) if key[1] else DASH,
             sentence(f"axis.{key[2]}"),
             sentence(f"kind.{key[3]}"),
-            tenths(unit.of(statistics.fmean(busy[key]))),
-            tenths(unit.of(statistics.fmean(spent[key]))),
+            unit.show(statistics.fmean(busy[key])),
+            unit.show(statistics.fmean(spent[key])),
         ]
         for key in order
     ]
     return (header, rows[:MOST_ROWS]), max(0, len(rows) - MOST_ROWS)
 
 
+def why_bounds(result: Attribution) -> list[Sentence]:
+    """Why some waiting of the summary step is a bound."""
+    rows = step_rows(result, result.summary_step)
+    kinds = {kind for row in rows for kind in row.busy_ns}
+    found = {
+        "missing": bool(result.missing_ranks),
+        "all_to_all": Kind.ALL_TO_ALL in kinds,
+        "message": Kind.SEND_RECEIVE in kinds and any(rank.device == "cpu" for rank in result.ranks),
+    }
+    names = [name for name, holds in found.items() if holds] or ["unmatched"]
+    return [sentence(f"imported.bounds.{name}") for name in names]
+
+
 def waiting(result: Attribution, unit: Unit) -> tuple[Table, int]:
     """(who makes others wait, over all steps; rows left out)."""
-    header = [column(name) for name in ("rank", "last", "collectives")] + [column("caused", unit=unit.name)]
+    messages = any(item.kind is Kind.SEND_RECEIVE for item in result.collectives)
+    header = [column("rank"), column("last", messages=messages), column("collectives", messages=messages)]
+    header.append(column("caused", unit=unit.name))
     found = stragglers(result)
+    residual = result.clock.residual_ns
     rows: list[list[Any]] = [
-        [item.rank, item.last, item.collectives, tenths(unit.of(item.caused_ns))] for item in found[:MOST_ROWS]
+        [item.rank, item.last, item.collectives, unit.told(item.caused_ns, residual)] for item in found[:MOST_ROWS]
     ]
     return (header, rows), max(0, len(found) - MOST_ROWS)
 
@@ -272,7 +278,8 @@ def hta(opinion: SecondOpinion, unit: Unit) -> tuple[Table, Table]:
     causes: dict[tuple[str, str], list[int]] = defaultdict(list)
     for quantity in dict.fromkeys(row.quantity for row in opinion.rows):
         found = [row for row in opinion.rows if row.quantity == quantity]
-        sums = [fixed(unit.of(sum(values))) for values in ([r.ours_ns for r in found], [r.hta_ns for r in found])]
+        # To the microsecond where the unit is ms: the point is where the two differ.
+        sums = [fixed(unit.of(sum(values)), 3) for values in ([r.ours_ns for r in found], [r.hta_ns for r in found])]
         largest = max(abs(row.difference_ns) for row in found)
         rows.append([code(quantity), *sums, fixed(largest / 1000, 3), sum(row.flagged for row in found)])
     for row in opinion.rows:

@@ -1,5 +1,6 @@
 """From paths to one timeline per rank: which files are traces, and whose."""
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,10 @@ __all__ = [
 LARGEST_WORLD = 1 << 20  # ranks; the largest jobs have a tenth of it
 
 _SUFFIXES = (".json", ".json.gz")
-_NOT_TRACES = ("run.json", "expected.json", "attribution.json", "decision.json", "hta.json", "memory_snapshot.json")
+_RECORD = "run.json"  # marks a folder as one of our own runs
+_NOT_TRACES = (_RECORD, "expected.json", "attribution.json", "decision.json", "hta.json", "memory_snapshot.json")
+_MOST_NAMES = 12
+_MOST_FILES = 4
 _DEEPEST = 3  # torchtitan: profile_trace/iteration_10/rank0_trace.json
 # torchtitan, vLLM: rank0_trace.json; Megatron-LM, HTA: …rank-3…, rank_3; TensorBoard, DeepSpeed: worker0.…, r0-….;
 # Accelerate: profile_0.json; SGLang: …-TP-0.trace.json.gz.
@@ -89,7 +93,8 @@ def assign_ranks(
 def collect(paths: Sequence[Path]) -> tuple[list[Path], list[tuple[Path, str]]]:
     """The trace files under the paths, and what was passed over with the reason.
 
-    A folder gives the traces in it; one without any gives those of its folders. Raises TraceError when there is none.
+    A folder gives the traces in it; one without any gives those of its folders. Raises TraceError when there is none,
+    RankError for a folder of several runs.
     """
     files: list[Path] = []
     skipped: list[tuple[Path, str]] = []
@@ -120,6 +125,9 @@ def _in_folder(folder: Path, skipped: list[tuple[Path, str]], depth: int) -> lis
     if files or not depth:
         return files
     inner = [entry for entry in entries if entry.is_dir() and not entry.is_symlink() and entry.name[0] != "."]
+    runs = [entry.name for entry in inner if (entry / _RECORD).is_file()]
+    if len(runs) > 1:
+        raise RankError(_several_runs(folder, runs))
     return [file for entry in inner for file in _in_folder(entry, skipped, depth - 1)]
 
 
@@ -137,27 +145,53 @@ def _one_per_rank(owned: list[tuple[int, Timeline]]) -> list[tuple[int | None, T
     for rank, timeline in owned:
         by_rank[rank].append(timeline)
     result: list[tuple[int | None, Timeline]] = []
+    everything = [timeline for _, timeline in owned]
     for rank, timelines in sorted(by_rank.items()):
         if len(timelines) > 1 and not are_cycles(timelines):
-            raise RankError(_contradiction(rank, timelines))
+            raise RankError(_contradiction(rank, timelines, everything))
         result.append((rank, join(timelines)))
     return result
 
 
-def _contradiction(rank: int, timelines: Sequence[Timeline]) -> str:
+def _contradiction(rank: int, timelines: Sequence[Timeline], everything: Sequence[Timeline]) -> str:
+    """Why files that claim one rank cannot be used together: other runs, other jobs, or copies."""
     paths = [timeline.path for timeline in timelines]
+    said_by_name = not any(_info(timeline) for timeline in timelines)
+    runs = _run_folders([timeline.path for timeline in everything])
+    if not said_by_name and runs is not None and len({runs[1][path] for path in paths}) == len(paths):
+        return _several_runs(runs[0], sorted(set(runs[1].values())))
     together = len({path.name for path in paths}) == len(paths)
-    names = " and ".join(path.name if together else str(path) for path in paths)
+    shown = [path.name if together else str(path) for path in paths]
+    names = _listed([*shown[:_MOST_FILES], f"{len(shown) - _MOST_FILES} more"] if len(shown) > _MOST_FILES else shown)
+    claim = "both claim" if len(paths) == 2 else "all claim"
     sizes = {size for timeline in timelines if (size := world_size_of(timeline)) is not None}
     if len(sizes) > 1:
-        worlds = " and ".join(map(str, sorted(sizes)))
-        return (
-            f"{names} both claim rank {rank}, in worlds of {worlds} ranks; these are different jobs, analyse them apart"
-        )
-    said_by_name = not any(_info(timeline) for timeline in timelines)
+        worlds = _listed([str(size) for size in sorted(sizes)])
+        return f"{names} {claim} rank {rank}, in worlds of {worlds} ranks; these are different jobs, analyse them apart"
     hint = " (names may count the ranks of each node)" if said_by_name else ""
     where = f"{paths[0].parent}: " if together else ""
-    return f"{where}{names} both claim rank {rank}{hint}; keep one, or say --rank FILE=N"
+    return f"{where}{names} {claim} rank {rank}{hint}; keep one, or say --rank FILE=N"
+
+
+def _run_folders(paths: Sequence[Path]) -> tuple[Path, dict[Path, str]] | None:
+    """(the folder above all files, by file the folder in it that holds the file); None where a file lies in it itself,
+    or where it is no folder that anybody would name."""
+    if len({path.is_absolute() for path in paths}) != 1:
+        return None
+    above = Path(os.path.commonpath(paths))
+    inside = {path: path.relative_to(above).parts for path in paths}
+    if above == Path("/") or any(len(parts) < 2 for parts in inside.values()):
+        return None
+    return above, {path: parts[0] for path, parts in inside.items()}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _several_runs(folder: Path, names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
+    return f"{folder}: contains {len(names)} runs ({shown}); name one, such as {folder / names[0]}"
 
 
 def _info(timeline: Timeline) -> dict[str, Any]:

@@ -122,8 +122,8 @@ def _name_of(paths: Sequence[Path]) -> str:
 
 def _is_merged(path: Path) -> bool:
     """Is the file Perfetto's own format, perhaps compressed? Told by its first bytes."""
-    if path.is_dir():
-        return False
+    if not path.is_file():
+        return False  # what is wrong with it is said where traces are read
     try:
         with path.open("rb") as file:
             start = file.read(1 << 10)
@@ -142,11 +142,14 @@ def _is_merged(path: Path) -> bool:
 
 
 def _summary(merged: "Merged") -> str:
+    from shardscope.attribution.words import counted
+
     ranks = f"{len(merged.ranks)} ranks" if len(merged.ranks) > 1 else merged.ranks[0]
     lines = [
-        f"{ranks}: {merged.slices} slices, {merged.own_slices} of the analysis, {merged.arrows} arrows between ranks"
+        f"{ranks}: {counted(merged.slices, 'slice')} from the files, {merged.own_slices:,} of the analysis, "
+        f"{counted(merged.arrows, 'arrow')} between ranks"
     ]
-    lines += [f"not shown: {count} events ({what})" for what, count in sorted(merged.left_out.items())]
+    lines += [f"not shown: {counted(count, 'event')} ({what})" for what, count in sorted(merged.left_out.items())]
     return "\n".join([*lines, *merged.notes]) + "\n"
 
 

