@@ -1,8 +1,9 @@
 """`python -m benchmarks.run`: whole processes of shardscope and of HolisticTraceAnalysis on the same large traces.
 
 Prints time and peak memory of both and their ratios, and writes them with date and hardware to benchmarks/results.md.
-Nothing is asserted about time: a shared machine would make that a coin toss. `--big` adds a trace of 1 GB that
-shardscope alone reads, to show how time and memory grow.
+Both run once on a small trace before, so that neither compiles its Python code while it is timed. Traces below 100 MB
+are taken three times and the median counts. Nothing is asserted about time: a shared machine would make that a coin
+toss. `--big` adds a trace of 1 GB that shardscope alone reads, to show how time and memory grow.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from benchmarks.generate import write_trace
 RESULTS = Path(__file__).with_name("results.md")
 SIZES_MB = (50, 200)
 BIG_MB = 1000
+WARM_UP_MB = 1
+SMALL_MB, REPEATS = 100, 3
 CHECKED_STEP_FIELDS = ("compute_ns", "copies_exposed_ns", "host_other_ns")
 # Both write the seconds from after their imports to the end of their work into the last argument's file.
 OURS = """
@@ -83,11 +86,14 @@ def main() -> int:
     parser.add_argument("--sizes", type=float, nargs="*", default=list(SIZES_MB), metavar="MB", help="traces to make")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help="where the table goes")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="shardscope-bench-") as folder:
+        _line(Path(folder) / "rank0.json", WARM_UP_MB, compare=True, repeats=1)
     lines = []
     for size in [*options.sizes, *([BIG_MB] if options.big else [])]:
         compare = size in options.sizes
         with tempfile.TemporaryDirectory(prefix="shardscope-bench-") as folder:
-            lines.append(_line(Path(folder) / "rank0.json", size, compare=compare))
+            repeats = REPEATS if size < SMALL_MB else 1
+            lines.append(_line(Path(folder) / "rank0.json", size, compare=compare, repeats=repeats))
     text = table(lines)
     print(text)
     fresh = options.output.with_name(f".{options.output.name}.tmp")
@@ -96,27 +102,38 @@ def main() -> int:
     return 0
 
 
-def _line(path: Path, size: float, *, compare: bool) -> Line:
+def _line(path: Path, size: float, *, compare: bool, repeats: int) -> Line:
     events = write_trace(path, size)
     written = path.stat().st_size
     print(f"{written / 1e6:,.0f} MB, {events:,} timed events", file=sys.stderr)
-    ours, out = _process(OURS, path)
-    print(f"  shardscope {ours}", file=sys.stderr)
-    _whole(out)
-    hta = None
-    if compare:
-        hta, out = _process(HTA, path)
-        print(f"  HTA {hta}\n  HTA says {out.strip().splitlines()[-1]}", file=sys.stderr)
-    return Line(written, events, ours, hta)
+    ours: list[Measured] = []
+    hta: list[Measured] = []
+    for _ in range(repeats):
+        found, out = _process(OURS, path)
+        print(f"  shardscope {found}", file=sys.stderr)
+        _whole(out)
+        ours.append(found)
+        if compare:
+            found, out = _process(HTA, path)
+            print(f"  HTA {found}\n  HTA says {out.strip().splitlines()[-1]}", file=sys.stderr)
+            hta.append(found)
+    return Line(written, events, _median(ours), _median(hta) if hta else None)
+
+
+def _median(runs: list[Measured]) -> Measured:
+    """The run that took the middle time."""
+    return sorted(runs, key=lambda run: run.work_seconds)[len(runs) // 2]
 
 
 def _process(code: str, path: Path) -> tuple[Measured, str]:
     """Run to the end and ask the kernel for its peak; what it printed comes back."""
     clock = path.with_name("clock")
     command = [sys.executable, "-c", code, str(path.parent), str(path), str(clock)]
+    # An installed package has its compiled code beside it; so has one that runs from its sources, if it may keep it.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         begin = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out)
+        process = subprocess.Popen(command, stdout=out, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)

@@ -165,6 +165,28 @@ def test_elements_that_are_no_events_are_left_out_and_counted(tmp_path: Path) ->
     assert timeline.warnings == {"malformed_event": 3}
 
 
+def test_faults_inside_arguments_do_not_lose_the_event(tmp_path: Path) -> None:
+    """Arguments are read apart from their event: bad bytes are mended and counted, only nonsense is left out."""
+    trace = HandMade(0, 2, "nccl").step(1, 0, 10)
+    for number in range(3):
+        trace.kernel(f"k{number}", number, number + 1, 20, correlation=number + 1, **{"Collective name": "allreduce"})
+    trace.op("aten::mm", 3, 4, size=7).op("aten::null", 4, 5)
+    path = trace.write(tmp_path / "t.json")
+    text = (
+        path.read_bytes()
+        .replace(b'"allreduce"', b'"all\xffreduce"', 1)
+        .replace(b'"correlation": 3', b'"correlation": 1e999')
+    )
+    path.write_bytes(text.replace(b'"size": 7', b'"size": 1e999'))
+    timeline = read_timeline(path)
+    assert timeline.warnings == {"bad_bytes": 1, "malformed_event": 1}
+    kernels = timeline.rows(Class.KERNEL).tolist()
+    assert [timeline.names[timeline.name[row]] for row in kernels] == ["k0", "k1"]
+    assert [timeline.args[row].collective for row in kernels] == ["all\N{REPLACEMENT CHARACTER}reduce", "allreduce"]
+    assert timeline.correlation[kernels].tolist() == [1, 2]
+    assert len(timeline.rows(Class.HOST_OP)) == 2
+
+
 def test_strange_durations_and_doubled_records(tmp_path: Path) -> None:
     trace = HandMade().step(1, 0, 10)
     trace.kernel("gemm", 1, 2, correlation=5).kernel("gemm", 1, 2, correlation=5).kernel("gemm", 1, 2, correlation=6)

@@ -41,10 +41,12 @@ def fill_device_view(view: RankView, patterns: Patterns) -> None:
     launch, cause = _launches(table, rows)
     operations = _Operations(table, launch, cause)
     communications: dict[int, Communication] = {}
-    claimed = {code: patterns.kind(table.names[code]) for code in np.unique(table.name[rows[kernel]]).tolist()}
-    for position in np.flatnonzero(kernel).tolist():
+    claimed = _claims(table, rows[kernel], patterns)
+    stating = np.zeros(len(table), dtype=bool)
+    stating[list(table.args)] = True
+    for position in np.flatnonzero(kernel & (np.isin(table.name[rows], list(claimed)) | stating[rows])).tolist():
         row = int(rows[position])
-        name_kind = claimed[int(table.name[row])]
+        name_kind = claimed.get(int(table.name[row]))
         own = table.args.get(row)
         if name_kind is None and (own is None or own.collective is None):
             continue
@@ -67,6 +69,12 @@ def fill_device_view(view: RankView, patterns: Patterns) -> None:
         view.loading = intersect(loading, _set(table.start, table.end, table.kind == Class.HOST_OP))
     view.micro_compute = _launched(view.mark_spans, work)
     view.optimizer_compute = _launched(optimizer_spans(view), work)
+
+
+def _claims(table: Timeline, kernels: NDArray[np.intp], patterns: Patterns) -> dict[int, Kind]:
+    """The kinds that the names of kernels claim, by the number of the name; computation is left out."""
+    codes = np.flatnonzero(np.bincount(table.name[kernels])).tolist()
+    return {code: kind for code in codes if (kind := patterns.kind(table.names[code])) is not None}
 
 
 def _on_device(view: RankView) -> NDArray[np.bool_]:

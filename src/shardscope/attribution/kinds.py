@@ -3,7 +3,6 @@
 import re
 import tomllib
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 
 from shardscope.errors import ConfigError
@@ -47,7 +46,7 @@ class Patterns:
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[tuple[re.Pattern[str], Kind], ...]:
-    file = resources.files("shardscope.attribution").joinpath("kinds.toml")
+    file = Path(__file__).with_name("kinds.toml")
     return tuple(_load(file.read_text, "kinds.toml"))
 
 

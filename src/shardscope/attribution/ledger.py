@@ -183,6 +183,8 @@ def _by_kind(states: dict[Label, States]) -> tuple[dict[Kind, int], dict[Kind, i
     unknown: dict[Kind, int] = {}
     for kind in Kind:
         mine = [item for label, item in states.items() if label.kind is kind]
+        if not mine:
+            continue
         transfer = union(*(item.transfer for item in mine))
         unsure = subtract(union(*(item.unknown for item in mine)), transfer)
         waiting = subtract(subtract(union(*(item.wait for item in mine)), transfer), unsure)

@@ -1,8 +1,8 @@
 """The shape of one trace event, and what class of event a category is.
 
-Only fields that attribution uses are decoded; everything else is skipped by the decoder. Scalars are `Any` because
-producers disagree about their types (streams as numbers or strings, process ids as words); lists stay raw text until
-somebody needs them.
+Only fields that attribution uses are decoded; everything else is skipped by the decoder. The arguments, most of a
+trace's text, stay raw until it is known whether anybody reads them. Scalars are `Any` because producers disagree about
+their types (streams as numbers or strings, process ids as words).
 """
 
 from enum import IntEnum
@@ -91,4 +91,4 @@ class Event(msgspec.Struct, gc=False):
     tid: str | int | float | None = None
     ts: msgspec.Raw = RAW_ABSENT
     dur: msgspec.Raw = RAW_ABSENT
-    args: Args | None = None
+    args: msgspec.Raw = RAW_ABSENT

@@ -14,8 +14,6 @@ __all__ = ["ABSENT", "nanoseconds", "parse_microseconds"]
 
 ABSENT = np.iinfo(np.int64).min
 _LIMIT = 1 << 61  # 73 years in ns; sums of two still fit
-_PLAIN = np.zeros(256, dtype=bool)
-_PLAIN[list(b"0123456789.,")] = True
 _DOT, _COMMA = ord("."), ord(",")
 _POWERS = np.array([1000, 100, 10, 1], dtype=np.int64)
 
@@ -27,37 +25,39 @@ def nanoseconds(texts: Sequence[msgspec.Raw]) -> NDArray[np.int64]:
     """
     if not texts:
         return np.empty(0, dtype=np.int64)
-    joined = b",".join(texts) + b","
-    data = np.frombuffer(joined, dtype=np.uint8)
-    ends = np.flatnonzero(data == _COMMA)
-    if len(ends) == len(texts) and _PLAIN[data].all():
-        fast = _plain(joined, data, ends)
+    joined = b",".join(texts)
+    if not joined.translate(None, b"0123456789.,"):
+        fast = _plain(joined, len(texts))
         if fast is not None:
             return fast
     return np.array([_or_absent(bytes(text)) for text in texts], dtype=np.int64)
 
 
-def _plain(joined: bytes, data: NDArray[np.uint8], ends: NDArray[np.intp]) -> NDArray[np.int64] | None:
+def _plain(joined: bytes, count: int) -> NDArray[np.int64] | None:
     """All values plain decimals: read the digits as one integer each and scale. None if some value is not that."""
-    starts = np.empty_like(ends)
-    starts[0] = 0
-    starts[1:] = ends[:-1] + 1
-    dots = np.flatnonzero(data == _DOT)
-    owner = np.searchsorted(ends, dots)
-    if len(owner) != len(np.unique(owner)):
+    data = np.frombuffer(joined, dtype=np.uint8)
+    ends = np.append(np.flatnonzero(data == _COMMA), len(data))
+    if len(ends) != count:
         return None
-    decimals = np.zeros(len(ends), dtype=np.int64)
-    decimals[owner] = ends[owner] - dots - 1
-    digits = ends - starts
-    digits[owner] -= 1
+    starts = np.append(0, ends[:-1] + 1)
+    dots = np.flatnonzero(data == _DOT)
+    if len(dots) == count and (dots == ends - 4).all():  # as torch writes them today
+        decimals, digits = np.full(count, 3), ends - starts - 1
+    else:
+        owner = np.searchsorted(ends, dots)
+        if (owner[1:] == owner[:-1]).any():
+            return None
+        decimals, digits = np.zeros(count, dtype=np.int64), ends - starts
+        decimals[owner] = ends[owner] - dots - 1
+        digits[owner] -= 1
     width = digits + 3 - decimals
     if decimals.max() > 3 or (digits - decimals).min() < 1 or width.max() > 19:
         return None
     # 18 digits always fit; of 19 only those that start with 1 do (dates until 2033).
     if (data[starts[width == 19]] != ord("1")).any():
         return None
-    values = np.fromstring(joined.replace(b".", b"").rstrip(b",").decode("ascii"), dtype=np.int64, sep=",")
-    return values * _POWERS[decimals] if len(values) == len(ends) else None
+    values = np.fromstring(joined.replace(b".", b"").decode("ascii"), dtype=np.int64, sep=",")
+    return values * _POWERS[decimals] if len(values) == count else None
 
 
 def _or_absent(text: bytes) -> int:

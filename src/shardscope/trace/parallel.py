@@ -7,10 +7,8 @@ an interpreter costs more than that.
 
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -41,6 +39,8 @@ def read_each(paths: Sequence[Path], *, salvage: bool = False, stop: bool = Fals
     groups = _groups(paths)
     if len(groups) < 2:
         return _here(paths, salvage, stop)
+    from concurrent.futures import ThreadPoolExecutor  # a single small trace does not wait for it to load
+
     with ThreadPoolExecutor(len(groups)) as pool:
         outcomes = list(pool.map(lambda group: _elsewhere([paths[i] for i in group], salvage), groups))
     placed: dict[int, Outcome] = {}
@@ -88,6 +88,8 @@ def _processors() -> int:
 
 def _elsewhere(paths: Sequence[Path], salvage: bool) -> list[Outcome]:
     """Read files one after the other in a process of their own. A process that dies is an error of the file it read."""
+    import subprocess
+
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
     # -P: nothing is imported from the folder the user is in, which may be one of untrusted files.

@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 
 from shardscope.errors import DamagedTrace, EmptyTrace
+from shardscope.trace.builder import TimelineBuilder
 from shardscope.trace.stream import EventStream
-from shardscope.trace.table import Timeline, TimelineBuilder
+from shardscope.trace.table import Timeline
 
 __all__ = ["read_timeline"]
 
@@ -22,6 +23,7 @@ def read_timeline(path: Path, *, salvage: bool = False) -> Timeline:
     builder = TimelineBuilder(path)
     for batch in stream:
         builder.add(batch)
+        del batch  # its memory serves the next one
     if stream.cut and not salvage:
         raise DamagedTrace(f"{path}: {stream.cut}; write the trace again or use --salvage for its complete steps")
     base = stream.metadata.get("baseTimeNanoseconds")

@@ -10,7 +10,7 @@ from shardscope.errors import DamagedTrace, EmptyTrace, TraceError
 
 __all__ = ["CHUNK_BYTES", "Source"]
 
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 1 << 19
 _INFLATE_BYTES = 1 << 16  # deflate grows at most 1032-fold, so one piece stays below 68 MB
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31

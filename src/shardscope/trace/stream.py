@@ -15,7 +15,7 @@ from shardscope.trace.source import Source
 
 __all__ = ["EventStream"]
 
-_BATCH_BYTES = 1 << 21
+_BATCH_BYTES = 1 << 19  # its events fit into a processor's cache
 _TAIL_BYTES = 1 << 26  # metadata after the events; more than that is no metadata
 _OPEN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb'\}\s*,(?=\s*\{\s*"(?:ph|name|cat|pid|tid|ts|id|dur|args|s|bp)")')
@@ -42,7 +42,6 @@ class EventStream:
         self._head = b""
         self._tail = b""
         self._source = Source(path)
-        self._writers = 0
         self._limit = _BATCH_BYTES
         self._ended = False
 
@@ -57,12 +56,12 @@ class EventStream:
                 chunk = next(chunks, b"")
                 if not chunk:
                     break
-                self._writers += chunk.count(b'"traceEvents"')
                 buffer += chunk
             else:
                 batch, buffer = self._middle(buffer)
                 if batch:
                     yield batch
+                del batch
                 continue
             batch, buffer = self._last(buffer)
             if batch:
@@ -86,7 +85,6 @@ class EventStream:
             found = _OPEN.search(buffer)
             if found:
                 self._head = buffer[: found.end()]
-                self._writers = buffer.count(b'"traceEvents"')
                 return buffer[found.end() :]
         self._head = buffer
         self.cut = self._source.cut
@@ -94,11 +92,11 @@ class EventStream:
 
     def _middle(self, buffer: bytes) -> tuple[list[Any], bytes]:
         """Events up to the last boundary in the buffer, and the rest."""
-        for window in (1 << 14, len(buffer)):
+        for window in (1 << 12, 1 << 16, len(buffer)):
             start = max(0, len(buffer) - window)
             cuts = [match.end() for match in _BOUNDARY.finditer(buffer, start)]
             for cut in reversed(cuts[-3:]):
-                batch = self._decode(buffer[: cut - 1])
+                batch = self._decode(buffer, cut - 1)
                 if batch is not None:
                     return batch, buffer[cut:]
         return self._by_scanning(buffer, at_end=False)
@@ -107,15 +105,15 @@ class EventStream:
         """Events up to the end of the array, and what follows it."""
         close = buffer.rfind(b"]")
         if close >= 0:
-            batch = self._decode(buffer[:close])
+            batch = self._decode(buffer, close)
             if batch is not None:
                 self._ended = True
                 return batch, buffer[close + 1 :]
         return self._by_scanning(buffer, at_end=True)
 
-    def _decode(self, piece: bytes) -> list[Any] | None:
-        """The events of a whole number of elements, repaired if need be; None if this is not that."""
-        text = b"[" + piece + b"]"
+    def _decode(self, buffer: bytes, stop: int) -> list[Any] | None:
+        """The events of a whole number of elements, up to `stop`, repaired if need be; None if this is not that."""
+        text = b"".join((b"[", memoryview(buffer)[:stop], b"]"))
         try:
             return self._list_decoder.decode(text)
         except _FAULTS:
@@ -158,14 +156,14 @@ class EventStream:
             elif symbol in (b"}", b"]"):
                 depth -= 1
                 if depth < 0:
-                    batch = self._decode(buffer[: token.start()])
+                    batch = self._decode(buffer, token.start())
                     if batch is None:
                         break
                     self._ended = True
                     return batch, buffer[token.end() :]
                 if depth == 0:
                     last = token.end()
-        batch = self._decode(buffer[:last]) if last else []
+        batch = self._decode(buffer, last) if last else []
         if batch is None:
             raise self._fault()
         rest = buffer[last:].lstrip().removeprefix(b",")
@@ -180,9 +178,19 @@ class EventStream:
 
     def _fault(self) -> DamagedTrace:
         where = f"{self.path}: unreadable near byte {self._source.position}"
-        if self._writers > 1:
+        if self._writers() > 1:
             return DamagedTrace(f"{where}: more than one writer wrote into this file; give each rank its own")
         return DamagedTrace(f"{where}: no valid JSON; write the trace again")
+
+    def _writers(self) -> int:
+        """How many lists of events begin in what has been read, found by reading it again."""
+        again = Source(self.path)
+        count = 0
+        for chunk in again:
+            count += chunk.count(b'"traceEvents"')
+            if again.position >= self._source.position:
+                break
+        return count
 
     def _finish_metadata(self) -> None:
         tail = self._tail.strip()
