@@ -1,4 +1,4 @@
-"""Render the summaries, the evidence and the figures."""
+"""Render the summaries, the evidence, the page and the figures."""
 
 from pathlib import Path
 

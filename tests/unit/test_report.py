@@ -350,7 +350,7 @@ def test_old_figures_do_not_stay(tmp_path: Path) -> None:
     (tmp_path / "reports" / "mine.txt").write_text("kept")
     assert "old.svg" not in _report(tmp_path, nine())
     assert sorted(path.name for path in (tmp_path / "reports").iterdir()) == [
-        "evidence.md", "figures", "mine.txt", "summary.md", "summary.zh.md",
+        "evidence.md", "figures", "mine.txt", "summary.html", "summary.md", "summary.zh.md",
     ]  # fmt: skip
 
 

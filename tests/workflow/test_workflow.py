@@ -76,6 +76,14 @@ def test_summaries_are_short(finished: Project) -> None:
     assert len(summary(finished, ".zh").splitlines()) <= 200
 
 
+def test_snakemakes_own_report_shows_the_documents_and_the_drawings(finished: Project) -> None:
+    made = finished.snakemake("--report", "shown.html")
+    assert made.returncode == 0, made.stderr
+    page = (finished.work / "shown.html").read_text(encoding="utf-8")
+    for name in ("summary.md", "summary.zh.md", "summary.html", "evidence.md", "step-time-tiny.svg"):
+        assert name in page, name
+
+
 def test_forcing_one_strategy_reruns_only_what_depends_on_it(finished: Project) -> None:
     before = {name: run_of(finished, name)["finished_at"] for name in ("single", "ddp", "zero3", "pipeline_1f1b")}
     done = finished.snakemake("--force", "traces/tiny/zero3")

@@ -23,13 +23,7 @@ rule measure:
         reference="traces/{workload}/reference.npz",
     output:
         # update() keeps the earlier result until the new one is whole, and restores it when the job dies.
-        update(
-            report(
-                directory("traces/{workload}/{strategy}"),
-                category="Traces",
-                subcategory="{workload}",
-            )
-        ),
+        update(directory("traces/{workload}/{strategy}")),
     log:
         "logs/{workload}/{strategy}.measure.log",
     benchmark:

@@ -10,17 +10,39 @@ rule report:
         ),
     output:
         summary=report(
-            "reports/summary.md", category="Report", caption="../report/summary.rst"
+            "reports/summary.md",
+            category="Report",
+            labels={"document": "summary", "language": "English"},
+            caption="../report/summary.rst",
         ),
         chinese=report(
             "reports/summary.zh.md",
             category="Report",
+            labels={"document": "summary", "language": "中文"},
             caption="../report/summary.zh.rst",
         ),
-        evidence=report(
-            "reports/evidence.md", category="Report", caption="../report/evidence.rst"
+        page=report(
+            "reports/summary.html",
+            category="Report",
+            labels={
+                "document": "summary with drawings",
+                "language": "English, 中文",
+            },
+            caption="../report/page.rst",
         ),
-        figures=directory("reports/figures"),
+        evidence=report(
+            "reports/evidence.md",
+            category="Report",
+            labels={"document": "evidence", "language": "English"},
+            caption="../report/evidence.rst",
+        ),
+        figures=report(
+            directory("reports/figures"),
+            patterns=["{figure}.svg"],
+            category="Figures",
+            labels={"figure": "{figure}"},
+            caption="../report/figure.rst",
+        ),
     log:
         "logs/report.log",
     benchmark:

@@ -1,17 +1,14 @@
-"""Write the report: both summaries, the evidence and the figures, all of them or none."""
+"""Write the report: both summaries, the evidence, the page and the figures, all of them or none."""
 
-import csv
-import io
-import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from shardscope.errors import ResultError
-from shardscope.report import tables
 from shardscope.report.evidence import render_evidence
-from shardscope.report.figures import Bar, step_bars
+from shardscope.report.figure_set import FigureSet, figure_set, stem_of
+from shardscope.report.html_page import render_nothing, render_page
 from shardscope.report.sentences import LANGUAGES, Language
 from shardscope.report.summary import render_summaries
 from shardscope.selection.decision import Decision, load
@@ -20,6 +17,7 @@ __all__ = ["render"]
 
 FILES = {"en": "summary.md", "zh": "summary.zh.md"}
 EVIDENCE = "evidence.md"
+PAGE = "summary.html"
 FIGURES = "figures"
 
 
@@ -30,7 +28,7 @@ def render(
     *,
     imported: Sequence[str] = (),
 ) -> None:
-    """Write summary.md, summary.zh.md, evidence.md and figures/ into `output_dir`.
+    """Write summary.md, summary.zh.md, evidence.md, summary.html and figures/ into `output_dir`.
 
     `attribution_folders`: …/<workload>/<strategy>, with the tables that the evidence shows. The first decision is the
     answer at the top. Everything is rendered before anything is written. Without any decision, but with `imported`
@@ -46,10 +44,16 @@ def render(
         raise ResultError(f"report: needs one decision per workload, not {', '.join(names) or 'none'}")
     folders = {(folder.parent.name, folder.name): folder for folder in attribution_folders}
     languages = [Language(name) for name in LANGUAGES]
-    links, files = _figures(decisions, languages[0])
+    figures = _figures(decisions, folders, languages)
+    links = {name: f"{FIGURES}/step-time-{found.stem}.svg" for name, found in figures.items()}
+    files: dict[str, str] = {}
+    for found in figures.values():
+        for drawing in found.drawings:
+            files |= {f"{drawing.stem}.svg": drawing.svg, f"{drawing.stem}.csv": drawing.csv}
     summaries, left_out = render_summaries(decisions, links, languages)
     documents = {FILES[name]: text for name, text in summaries.items()}
     documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
+    documents[PAGE] = render_page(decisions, figures, languages)
     _publish(documents, files, output_dir)
 
 
@@ -59,49 +63,19 @@ def _nothing(imported: Sequence[str]) -> dict[str, str]:
     for name in LANGUAGES:
         suffix = FILES[name].removeprefix("summary")
         found[FILES[name]] = Language(name).render("nothing.md.j2", imported=imported, suffix=suffix)
-    return {**found, EVIDENCE: found[FILES["en"]]}
+    page = render_nothing(imported, [Language(name) for name in LANGUAGES])
+    return {**found, EVIDENCE: found[FILES["en"]], PAGE: page}
 
 
-def _figures(decisions: Sequence[Decision], language: Language) -> tuple[dict[str, str], dict[str, str]]:
-    """(workload → link, file name → content): one drawing per workload and its numbers as CSV beside it."""
-    links: dict[str, str] = {}
-    files: dict[str, str] = {}
+def _figures(
+    decisions: Sequence[Decision], folders: Mapping[tuple[str, str], Path], languages: Sequence[Language]
+) -> dict[str, FigureSet]:
+    """Workload → its drawings, each with a file name of its own."""
+    found: dict[str, FigureSet] = {}
     for decision in decisions:
-        bars = tables.bars(decision)
-        stem = f"step-time-{re.sub(r'[^A-Za-z0-9._-]+', '_', decision.workload.name)}"
-        while f"{stem}.svg" in files:
-            stem += "_"
-        links[decision.workload.name] = f"{FIGURES}/{stem}.svg"
-        if not bars:
-            continue
-        labels = {part: str(language.say_key(f"part.{part}")) for part, _ in bars[0].parts}
-        files[f"{stem}.svg"] = step_bars(
-            bars,
-            labels,
-            title=f"Step time of {decision.workload.name} by strategy",
-            axis="one step, ms",
-            description=_description(bars, labels),
-        )
-        files[f"{stem}.csv"] = _numbers(bars)
-    return links, files
-
-
-def _description(bars: Sequence[Bar], labels: dict[str, str]) -> str:
-    """The drawing in words."""
-    lines = []
-    for bar in bars:
-        parts = ", ".join(f"{labels[part]} {ms:.1f}" for part, ms in bar.parts if ms > 0)
-        lines.append(f"{bar.name}: {bar.step:.1f} ms = {parts}.")
-    return " ".join(lines)
-
-
-def _numbers(bars: Sequence[Bar]) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["strategy", "step_ms", *(f"{part}_ms" for part, _ in bars[0].parts)])
-    for bar in bars:
-        writer.writerow([bar.name, f"{bar.step:.1f}", *(f"{ms:.1f}" for _, ms in bar.parts)])
-    return stream.getvalue()
+        stem = stem_of(decision.workload.name, {earlier.stem for earlier in found.values()})
+        found[decision.workload.name] = figure_set(decision, folders, stem, languages)
+    return found
 
 
 def _publish(documents: dict[str, str], figures: dict[str, str], output_dir: Path) -> None:

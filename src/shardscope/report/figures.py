@@ -1,32 +1,23 @@
-"""Step-time bars as SVG: the same bytes for the same numbers, with a description that needs no eyes."""
+"""What all drawings share, and the drawing of the step times: stacked bars, the same bytes for the same numbers."""
 
+import csv
 import io
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
-from markupsafe import escape
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-__all__ = ["Bar", "step_bars"]
+from shardscope.report.figure_svg import COLOURS, INK, MUTED, PAPER, RULE, finished, look
+from shardscope.report.sentences import Language
 
-# Colours that stay apart for the common forms of colour blindness (Okabe and Ito, 2008), with hatches besides.
-COLOURS = {
-    "compute": ("#0072B2", ""),
-    "all_reduce": ("#E69F00", ""),
-    "all_gather": ("#F0E442", ""),
-    "reduce_scatter": ("#D55E00", ""),
-    "all_to_all": ("#CC79A7", ""),
-    "broadcast": ("#E69F00", "///"),
-    "send_receive": ("#009E73", ""),
-    "other": ("#D55E00", "///"),
-    "unknown": ("#999999", "xxx"),
-    "copies": ("#56B4E9", "///"),
-    "bubble": ("#FFFFFF", "..."),
-    "host": ("#BBBBBB", ""),
-}
+__all__ = ["COLOURS", "Bar", "Drawing", "Words", "drawing", "label", "rows_csv", "step_bars"]
+
+
 _SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.hashsalt": "shardscope",
@@ -34,8 +25,28 @@ _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 10,
-    "hatch.linewidth": 0.6,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": "none",
+    "legend.fontsize": 9,
+    "legend.handlelength": 1.4,
+    "legend.handleheight": 1.0,
+    "legend.columnspacing": 1.4,
 }
+LONGEST_LABEL = 30
 
 
 @dataclass(frozen=True)
@@ -47,51 +58,84 @@ class Bar:
     step: float
 
 
-def step_bars(bars: list[Bar], labels: dict[str, str], *, title: str, axis: str, description: str) -> str:
-    """Horizontal stacked bars, one per strategy in the given order, as SVG text with title and description."""
+class Words:
+    """The words of one drawing: English as it is drawn, and what summary.html says instead in Chinese."""
+
+    def __init__(self, english: Language, chinese: Language) -> None:
+        self._languages = (english, chinese)
+        self.found: dict[str, str] = {}
+
+    def __call__(self, key: str, **fields: Any) -> str:
+        """The English of a sentence without names."""
+        english, chinese = (str(language.say_key(key, **fields)) for language in self._languages)
+        self.found[english] = chinese
+        return english
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure: file name without suffix, SVG, its numbers as CSV, and its words: English text → Chinese text."""
+
+    stem: str
+    svg: str
+    csv: str
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+def label(value: object, longest: int = LONGEST_LABEL) -> str:
+    """Any text as a label: one line, printable characters, not longer than a drawing can bear."""
+    flat = " ".join(str(value).split())
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in flat)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def rows_csv(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A table as CSV text. Cells that a spreadsheet would run as a formula are made text."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "@") else cell for cell in row])
+    return stream.getvalue()
+
+
+@contextmanager
+def drawing(width: float, height: float, *, constrained: bool = True) -> Iterator[Figure]:
+    """A figure of the given size in inches, in the report's style."""
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         # Text stays text in the file; that this font lacks a glyph only makes the layout a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(9, 1.5 + 0.42 * len(bars)), layout="constrained")
+        figure = Figure(figsize=(width, height), dpi=72, layout="constrained" if constrained else None)
         FigureCanvasSVG(figure)
+        yield figure
+
+
+def step_bars(bars: list[Bar], labels: dict[str, str], *, title: str, axis: str, description: str) -> str:
+    """Horizontal stacked bars, one per strategy in the given order, as SVG text with title and description."""
+    with drawing(9, 1.4 + 0.4 * len(bars)) as figure:
         axes = figure.add_subplot()
         drawn = [part for part in COLOURS if any(part == name and ms > 0 for bar in bars for name, ms in bar.parts)]
         left = [0.0] * len(bars)
         for part in drawn:
             widths = [dict(bar.parts).get(part, 0.0) for bar in bars]
-            colour, hatch = COLOURS[part]
             shown = [index for index, width in enumerate(widths) if width > 0]  # an empty bar would leave its edge
             axes.barh(
                 shown,
                 [widths[index] for index in shown],
                 left=[left[index] for index in shown],
-                height=0.7,
-                color=colour,
-                hatch=hatch,
-                edgecolor="#333333",
-                linewidth=0.5,
+                height=0.68,
                 label=labels[part],
+                **look(part),
             )
             left = [start + width for start, width in zip(left, widths, strict=True)]
         for index, bar in enumerate(bars):
-            axes.annotate(f"{bar.step:.1f}", (bar.step, index), (4, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
+            axes.annotate(f"{bar.step:.1f}", (bar.step, index), (5, 0), textcoords="offset points", va="center")
+        axes.set_yticks(range(len(bars)), [label(bar.name) for bar in bars])
+        axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.set_xlim(0, 1.1 * max(bar.step for bar in bars))
         axes.set_xlabel(axis)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.legend(loc="outside upper center", ncols=min(6, len(drawn)), frameon=False)
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return _described(stream.getvalue(), title, description)
-
-
-def _described(svg: str, title: str, description: str) -> str:
-    """Give the drawing a title and a description for readers that do not see it."""
-    start = svg.index("<svg ")
-    end = svg.index(">", start)
-    attributes = ' role="img" aria-labelledby="figure-title figure-description"'
-    texts = (
-        f'<title id="figure-title">{escape(title)}</title>\n <desc id="figure-description">{escape(description)}</desc>'
-    )
-    return f"{svg[:end]}{attributes}>\n {texts}{svg[end + 1 :]}"
+        axes.grid(axis="x")
+        axes.spines["left"].set_visible(False)
+        figure.legend(loc="outside upper left", ncols=min(6, len(drawn)), frameon=False)
+        return finished(figure, title, description)

@@ -52,7 +52,7 @@ def catalogue(language: str) -> dict[str, str]:
             else:
                 found[f"{prefix}{key}"] = value
 
-    for file in (f"{language}.toml", f"imported.{language}.toml"):
+    for file in (f"{language}.toml", f"imported.{language}.toml", f"html.{language}.toml"):
         path = resources.files("shardscope.report") / "catalogue" / file
         flatten("", tomllib.loads(path.read_text(encoding="utf-8")))
     return found

@@ -14,7 +14,7 @@ from shardscope.selection.decision import Decision
 from shardscope.selection.terms import Constraint
 from shardscope.template import format_parallel_report
 
-__all__ = ["MOST_LINES", "constraints_intro", "render_summaries"]
+__all__ = ["MOST_LINES", "constraints_intro", "render_summaries", "workload_context"]
 
 MOST_LINES = 200
 
@@ -44,7 +44,7 @@ def _render(
 ) -> str:
     workloads = []
     for index, decision in enumerate(decisions):
-        found = _workload(decision, figures[decision.workload.name], language, detail=index < detailed)
+        found = workload_context(decision, figures[decision.workload.name], language, detail=index < detailed)
         found["brief"] = level >= 3 and index > 0
         if level >= 2:
             found["card"] = None
@@ -52,7 +52,8 @@ def _render(
     return language.render("summary.md.j2", opening=answer.opening(list(decisions)), workloads=workloads)
 
 
-def _workload(decision: Decision, figure: str, language: Language, *, detail: bool) -> dict[str, Any]:
+def workload_context(decision: Decision, figure: str, language: Language, *, detail: bool) -> dict[str, Any]:
+    """Everything that the summaries say of one workload, as sentences and tables for any of the documents."""
     found = tables.bars(decision)
     ranks = max((row.ledger.ranks for row in decision.strategies if row.ledger is not None), default=0)
     header, rows = tables.ledger(found)
