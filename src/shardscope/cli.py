@@ -107,10 +107,12 @@ def _attribute(options: argparse.Namespace) -> tuple[int, str]:
     from shardscope.attribution.api import attribute_paths
     from shardscope.attribution.tables import as_json, ledger_csv
     from shardscope.attribution.text import as_text
+    from shardscope.trace.progress import shown
 
-    result = attribute_paths(
-        options.paths, salvage=options.salvage, ranks=_ranks(options.rank), patterns=options.patterns
-    )
+    with shown():
+        result = attribute_paths(
+            options.paths, salvage=options.salvage, ranks=_ranks(options.rank), patterns=options.patterns
+        )
     if options.format == "json":
         return 0, as_json(result).decode("utf-8")
     return 0, ledger_csv(result) if options.format == "csv" else as_text(result)
@@ -121,8 +123,12 @@ def _doctor(options: argparse.Namespace) -> tuple[int, str]:
 
     from shardscope.attribution.doctor import examine
     from shardscope.attribution.doctor_text import as_text, refusals
+    from shardscope.trace.progress import shown
 
-    diagnosis = examine(options.paths, salvage=options.salvage, ranks=_ranks(options.rank), patterns=options.patterns)
+    with shown():
+        diagnosis = examine(
+            options.paths, salvage=options.salvage, ranks=_ranks(options.rank), patterns=options.patterns
+        )
     for line in refusals(diagnosis):
         print(f"refused: {line}", file=sys.stderr)
     if options.format == "json":

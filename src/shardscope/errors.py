@@ -14,7 +14,9 @@ bridges print it and exit with status 2; nothing else about it is shown.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 __all__ = [
     "ConfigError",
@@ -25,6 +27,7 @@ __all__ = [
     "ResultError",
     "ShardscopeError",
     "TraceError",
+    "cannot_write",
     "did_you_mean",
 ]
 
@@ -35,6 +38,14 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """' (did you mean …?)' with the closest known word, or nothing: the end of a message about an unknown word."""
     close = difflib.get_close_matches(str(word)[:100], list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def cannot_write(path: str | Path, error: OSError) -> str:
+    """A message: what could not be written, why, and what to do about it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        full = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
+        return f"{path}: cannot be written, {full}; free some space there and run the same command again"
+    return f"{path}: cannot be written ({error.strerror or error}); make that possible, or choose another place"
 
 
 class ShardscopeError(Exception):

@@ -9,7 +9,7 @@ from shardscope import strategies
 __all__ = ["digest", "measuring_digest", "stage_digest"]
 
 PACKAGE = Path(__file__).resolve().parent
-SHARED = ("errors.py", "vocabulary.py")
+SHARED = ("errors.py", "records.py", "vocabulary.py")
 
 
 def digest(paths: Iterable[Path]) -> str:

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "shardscope"
 # A module may import from its own stage and those before it.
 STAGES = ("workload", "strategies", "measure", "trace", "attribution", "view", "selection", "report", "config", "cli")
-BASE = ("errors", "vocabulary", "template", "bridge")
+BASE = ("errors", "vocabulary", "template", "bridge", "progress", "beside", "records")
 # Record types that every stage may name, whatever wrote them.
 CONTRACTS = ("measure.record", "measure.settings")
 TORCH_FREE = ("trace", "attribution", "view", "selection", "report", "config", "cli", "provenance", *BASE)

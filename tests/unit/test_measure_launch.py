@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from shardscope.errors import ConfigError, MeasurementError
+from shardscope.measure import progress
 from shardscope.measure.job import RankPhase, read_json
 from shardscope.measure.launch import make_reference, run_strategy
 from shardscope.measure.record import RunRecord, load_run
@@ -24,6 +25,7 @@ from shardscope.vocabulary import Status
 from shardscope.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.slow
+Told = list[list[tuple[str, int]]]  # per launch: phase and its place in the order
 
 SPEC = WorkloadSpec(name="tiny", layers=2, hidden=32, heads=2, sequence_length=16, global_batch=8, micro_batches=2)
 SETTINGS = MeasureSettings(
@@ -42,6 +44,31 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """What rank 0 tells somebody at a terminal, per launch."""
+    launches: Told = []
+
+    class Listening(progress.Estimate):
+        def __init__(self, expected: Sequence[progress.Phase]) -> None:
+            super().__init__(expected)
+            launches.append([])
+
+        def note(self, name: str, done: int, time_s: float) -> None:
+            super().note(name, done, time_s)
+            assert self.expected[self.at].name == name, "a phase that was not foreseen"
+            assert done <= self.expected[self.at].count
+            launches[-1].append((name, self.at))
+
+    monkeypatch.setattr(progress, "Estimate", Listening)
+    monkeypatch.setattr(progress, "on_terminal", lambda: True)
+    return launches
+
+
+def every_phase_was_told(told: Told, expected: int) -> bool:
+    return {at for _, at in told[-1]} >= set(range(expected - 1))  # the end may come before the launcher looks
 
 
 def run(place: Path, strategy: str, name: str | None = None, **changes: Any) -> RunRecord:
@@ -66,8 +93,9 @@ def added(rows: Iterable[tuple[object, int, int]]) -> dict[object, tuple[int, in
     return {key: (counts[key], sizes[key]) for key in counts}
 
 
-def test_a_measurement_is_whole_and_matches_its_plan(place: Path) -> None:
+def test_a_measurement_is_whole_and_matches_its_plan(place: Path, told: Told) -> None:
     record = run(place, "zero3")
+    assert every_phase_was_told(told, 11)
     assert record.status is Status.OK, record.reason
     assert load_run(place / "zero3") == record
     assert record.plan is not None
@@ -182,9 +210,10 @@ def test_an_exception_is_a_failure_of_its_rank_without_traces(place: Path) -> No
     assert load_run(place / "crashing") == first, "stop leaves what was there"
 
 
-def test_a_baseline_that_does_not_fit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_that_does_not_fit(place: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     monkeypatch.setenv(SIMULATED_OOM, "ddp")
     alone = run(place, "tensor", "alone")
+    assert every_phase_was_told(told, 10)
     assert alone.status is Status.OK, alone.reason
     assert alone.timing is not None
     assert alone.latency is not None
@@ -198,9 +227,12 @@ def test_a_baseline_that_does_not_fit(place: Path, monkeypatch: pytest.MonkeyPat
     assert baseline.failed_attempts == 0, "running out of memory is a result, not a failure to retry"
 
 
-def test_two_models_that_do_not_fit_together_are_timed_in_blocks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_models_that_do_not_fit_together_are_timed_in_blocks(
+    place: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     monkeypatch.setenv(SIMULATED_OOM, "together")
     record = run(place, "toy_strategies:TALKATIVE", "talkative")
+    assert every_phase_was_told(told, 18)
     assert record.status is Status.OK, record.reason
     assert record.timing is not None
     assert record.latency is not None

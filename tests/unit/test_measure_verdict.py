@@ -14,7 +14,7 @@ def ending(**changes: Any) -> Ending:
     phases = tuple(RankPhase(rank=r, pid=1, phase="timing", alive=("candidate", "baseline")) for r in range(2))
     usual: dict[str, Any] = {
         "ok": False, "timed_out": False, "agent_exit": 1, "exits": (), "errors": (), "phases": phases,
-        "killed_for_memory": False, "log_tail": ("last line",),
+        "killed_for_memory": False, "full_disk": None, "log_tail": ("last line",),
     }  # fmt: skip
     return Ending(**{**usual, **changes})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from shardscope.errors import ResultError
+from shardscope.records import load_record
 from shardscope.vocabulary import Axis, Evidence, Kind
 
 __all__ = [
@@ -105,7 +105,7 @@ class StepRow(_Result, kw_only=True):
     late_device_ns: int
     foreign_device_ns: int
     calls: list[Calls]
-    flags: list[str]  # e.g. "host_other 14 % of the step: dispatch outside operators"
+    flags: list[str]  # e.g. "host time 14 % of the step: 27 % of it dispatch in autograd entries"
     outlier: bool = False
     host_cause: HostCause | None = None  # only where host_other exceeds a tenth of the step
 
@@ -230,12 +230,6 @@ class SecondOpinion(_Result, kw_only=True):
 
 def load_attribution(path: Path) -> Attribution:
     """Read an attribution document. Raises ResultError when it is missing or of another schema."""
-    try:
-        result = msgspec.json.decode(path.read_bytes(), type=Attribution)
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be read ({error.strerror}); attribute the run again") from error
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ResultError(f"{path}: not an attribution of this version ({error}); attribute the run again") from error
-    if result.schema != SCHEMA_VERSION:
-        raise ResultError(f"{path}: schema {result.schema}, expected {SCHEMA_VERSION}; attribute the run again")
-    return result
+    return load_record(
+        path, Attribution, schema=SCHEMA_VERSION, called="an attribution", remedy="attribute the run again"
+    )

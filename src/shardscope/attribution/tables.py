@@ -1,19 +1,23 @@
-"""The tables of an attribution: attribution.json, ledger.csv, collectives.csv, intervals.csv, hta.json."""
+"""The tables of an attribution: attribution.json, ledger.csv, collectives.csv, intervals.csv, hta.json.
+
+micro_batches.csv besides, where a pipeline's micro-batches are marked.
+"""
 
 import csv
 import io
 import shutil
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from shardscope import beside
 from shardscope.attribution.analysis import analysis_of
+from shardscope.attribution.micro_batches import HEADER, micro_batch_rows
 from shardscope.attribution.partition import partition
 from shardscope.attribution.result import Attribution, Collective, RankResult, SecondOpinion, StepRow
-from shardscope.errors import ResultError
+from shardscope.errors import ResultError, cannot_write
 from shardscope.vocabulary import Axis, Kind
 
 __all__ = ["as_json", "ledger_csv", "write_tables"]
@@ -29,36 +33,24 @@ def write_tables(result: Attribution, folder: Path, second_opinion: SecondOpinio
     """
     folder = Path(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        fresh = beside.new_folder(folder)
     except OSError as error:
-        raise ResultError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise ResultError(cannot_write(folder, error)) from error
     try:
         (fresh / "attribution.json").write_bytes(as_json(result))
         (fresh / "ledger.csv").write_text(ledger_csv(result), encoding="utf-8")
         (fresh / "collectives.csv").write_text(_collectives_csv(result.collectives), encoding="utf-8")
         (fresh / "intervals.csv").write_text(_intervals_csv(result), encoding="utf-8")
+        if micro_batches := list(micro_batch_rows(analysis_of(result))):
+            (fresh / "micro_batches.csv").write_text(_csv(HEADER, micro_batches), encoding="utf-8")
         if second_opinion is not None:
             (fresh / "hta.json").write_bytes(msgspec.json.format(msgspec.json.encode(second_opinion), indent=1))
         fresh.chmod(0o755)
-        _swap(fresh, folder)
+        beside.put_in_place(fresh, folder)
     except OSError as error:
-        raise ResultError(f"{folder}: cannot be written ({error.strerror})") from error
+        raise ResultError(cannot_write(folder, error)) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _swap(fresh: Path, folder: Path) -> None:
-    """Put a finished folder in place of an older one."""
-    if not folder.exists():
-        fresh.replace(folder)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    try:
-        folder.replace(old / folder.name)
-        fresh.replace(folder)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def as_json(result: Attribution) -> bytes:

@@ -7,12 +7,14 @@ Started by launch.py as `python -m shardscope.measure.agent FOLDER PARENT`. It i
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
+from shardscope.errors import MeasurementError
 from shardscope.measure.environment import inspect_machine, resolve_world_size, threads_per_rank
 from shardscope.measure.job import (
     AGREED_FILE,
@@ -56,7 +58,8 @@ def main(folder: Path, parent: int) -> int:
             )
             for rank, failure in error.failures.items()
         )
-        write_json(folder / EXITS_FILE, RankExits(exits=exits))
+        with suppress(MeasurementError):  # on a full disk the ranks' own errors must do
+            write_json(folder / EXITS_FILE, RankExits(exits=exits))
         return 1
     return 0
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from shardscope.errors import MeasurementError, cannot_write
 from shardscope.measure.record import (
     CommunicationCall,
     Environment,
@@ -34,6 +35,7 @@ Mode = Literal["alternate", "blocks", "alone", "reference"]
 JOB_FILE = "job.json"
 AGREED_FILE = "agreed.json"
 EXITS_FILE = "exits.json"
+LOG_PREFIX = "[shardscope]"  # of the lines that the measurement itself adds to the log
 
 
 class _Message(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -129,10 +131,13 @@ class RankResult(_Message, kw_only=True, frozen=True):
 
 
 def write_json(path: Path, message: msgspec.Struct) -> None:
-    """Write `message` so that a reader sees either the whole of it or the state before."""
+    """Write `message` so that a reader sees either the whole of it or the state before. Raises MeasurementError."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(message), indent=1))
-    part.replace(path)
+    try:
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(message), indent=1))
+        part.replace(path)
+    except OSError as error:
+        raise MeasurementError(cannot_write(path, error)) from error
 
 
 def read_json(path: Path, kind: type[_T]) -> _T:

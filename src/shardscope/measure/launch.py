@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 import msgspec
 
-from shardscope.errors import MeasurementError
+from shardscope.errors import MeasurementError, cannot_write
 from shardscope.measure.collect import agreed_facts, collect
 from shardscope.measure.folder import earlier_result, kept_files, publish, working_folder
 from shardscope.measure.job import Job, Mode
@@ -130,6 +130,7 @@ def _measure(job: Job, base: RunRecord, work: Path, log: BinaryIO) -> tuple[RunR
         shutil.rmtree(folder)
         mode = fewer
     agreed = agreed_facts(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # a disk that is full may have room for the record then
     record = msgspec.structs.replace(
         base,
         status=verdict.status,
@@ -184,7 +185,7 @@ def _open_log(path: Path) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("wb")
     except OSError as error:
-        raise MeasurementError(f"{path}: the log cannot be written ({error.strerror}); choose another place") from error
+        raise MeasurementError(cannot_write(path, error)) from error
 
 
 def _now() -> str:

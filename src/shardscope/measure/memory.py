@@ -19,6 +19,7 @@ from torch.profiler import profile, record_function
 
 from shardscope.errors import MeasurementError
 from shardscope.measure.device import Device
+from shardscope.measure.disk import export, writing
 from shardscope.measure.record import RankMemory
 
 __all__ = ["MemoryEvent", "Rise", "measure_memory", "peak_rss", "read_memory_events", "rise_between", "unique_bytes"]
@@ -198,9 +199,11 @@ def _profiled_rise(device: Device, step: Callable[[], None]) -> Rise:
             step()
             with record_function(_MARK):
                 pass
-    with tempfile.TemporaryDirectory() as folder:
+    with writing(Path(tempfile.gettempdir())):
+        work = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with work as folder:
         path = Path(folder) / "memory.json"
-        profiler.export_chrome_trace(str(path))
+        export(profiler.export_chrome_trace, path)
         events, marks = read_memory_events(path.read_bytes())
     if len(marks) != _STEPS:
         raise MeasurementError(f"the profiler recorded {len(marks)} of {_STEPS} memory marks; measure again")

@@ -1,6 +1,7 @@
 """Start the agent, watch it, make sure nothing of it stays behind. Torch-free."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from shardscope.measure.disk import full_disk
 from shardscope.measure.environment import oom_kills
 from shardscope.measure.job import (
     EXITS_FILE,
     JOB_FILE,
+    LOG_PREFIX,
     Job,
     RankError,
     RankExit,
@@ -27,6 +30,7 @@ from shardscope.measure.job import (
     read_json,
     write_json,
 )
+from shardscope.measure.progress import Watch
 
 __all__ = ["Ending", "run_job", "terminable"]
 
@@ -35,7 +39,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 _POLL_S = 0.1
 _GRACE_S = 5.0
 _TAIL_LINES = 30
-_PROGRESS = "[shardscope]"
+_COUNT = re.compile(re.escape(LOG_PREFIX) + r".*: \d+ of \d+")
 # torchrun repeats what the record says in fields; USDT lines are probes of the profiler
 _NOISE = ("torch/distributed/elastic", "torch.distributed.elastic", "ChildFailedError", "USDT:")
 
@@ -51,34 +55,34 @@ class Ending:
     errors: tuple[RankError, ...]
     phases: tuple[RankPhase, ...]
     killed_for_memory: bool  # the cgroup's oom_kill counter rose meanwhile
+    full_disk: str | None  # what to say about it, if nothing more can be written in the job's folder
     log_tail: tuple[str, ...]
 
 
 def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
     """Run one launch to its end and report it; `deadline` in time.monotonic() seconds. The folder must exist.
 
-    Output of all ranks goes to `log`; progress lines also to stderr if that is a terminal.
+    Output of all ranks goes to `log`. If stderr is a terminal, one line there says how far the job is.
     """
     folder = Path(job.folder)
     write_json(folder / JOB_FILE, job)
     kills, start = oom_kills(), log.tell()
     command = [sys.executable, "-W", "ignore", "-m", "shardscope.measure.agent", str(folder), str(os.getpid())]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
-    agent = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
-    )
     timed_out = False
-    try:
-        shown = start
-        while agent.poll() is None:
-            shown = _echo(Path(log.name), shown)
-            if time.monotonic() > deadline:
-                timed_out = True
-                break
-            time.sleep(_POLL_S)
-        _echo(Path(log.name), shown)
-    finally:
-        _end(agent, folder)
+    with Watch(job) as watch:
+        agent = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+        )
+        try:
+            while agent.poll() is None:
+                watch.look()
+                if time.monotonic() > deadline:
+                    timed_out = True
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            _end(agent, folder)
     exits = _read(folder / EXITS_FILE, RankExits)
     return Ending(
         ok=agent.returncode == 0 and not timed_out,
@@ -88,6 +92,7 @@ def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
         errors=tuple(_read_all(folder, "error", RankError)),
         phases=tuple(_read_all(folder, "phase", RankPhase)),
         killed_for_memory=oom_kills() > kills,
+        full_disk=full_disk(folder),
         log_tail=_tail(Path(log.name), start),
     )
 
@@ -146,25 +151,13 @@ def _read_all(folder: Path, what: str, kind: type[_T]) -> Iterator[_T]:
             yield read_json(path, kind)
 
 
-def _echo(path: Path, position: int) -> int:
-    """Show new progress lines on a terminal. Returns the position up to which the log has been read."""
-    if not sys.stderr.isatty():
-        return position
-    with path.open("rb") as stream:
-        stream.seek(position)
-        text = stream.read()
-    whole = text[: text.rfind(b"\n") + 1]
-    for line in whole.decode(errors="replace").splitlines():
-        if line.startswith(_PROGRESS):
-            print(line, file=sys.stderr)
-    return position + len(whole)
-
-
 def _tail(path: Path, position: int) -> tuple[str, ...]:
-    """The last lines of a launch, without torchrun's report."""
+    """The last lines of a launch, without torchrun's report; of the counts of rounds only the last."""
     with path.open("rb") as stream:
         stream.seek(position)
         lines = stream.read().decode(errors="replace").splitlines()
     end = next((index for index, line in enumerate(lines) if "ChildFailedError" in line), len(lines))
     kept = [line for line in lines[:end] if line.strip() and not any(noise in line for noise in _NOISE)]
+    counts = [index for index, line in enumerate(kept) if _COUNT.fullmatch(line)]
+    kept = [line for index, line in enumerate(kept) if index not in counts[:-1]]
     return tuple(kept[-_TAIL_LINES:])

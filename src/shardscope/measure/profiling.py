@@ -10,6 +10,7 @@ import isal.igzip
 from torch.profiler import profile, schedule
 
 from shardscope.measure.device import Device
+from shardscope.measure.disk import export, writing
 from shardscope.measure.sidecar import Sidecar
 
 __all__ = ["Profiled", "profile_steps"]
@@ -58,8 +59,10 @@ def profile_steps(
 
 def _export(profiler: profile, trace: Path) -> None:
     """Compress with isal: Python's gzip takes longer than the profiled steps."""
-    with tempfile.TemporaryDirectory(dir=trace.parent) as folder:
+    with writing(trace.parent):
+        work = tempfile.TemporaryDirectory(dir=trace.parent, ignore_cleanup_errors=True)
+    with work as folder:
         plain = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(plain))
-        with isal.igzip.open(trace, "wb") as stream:  # type: ignore[no-untyped-call]
+        export(profiler.export_chrome_trace, plain)
+        with writing(trace), isal.igzip.open(trace, "wb") as stream:  # type: ignore[no-untyped-call]
             stream.write(plain.read_bytes())

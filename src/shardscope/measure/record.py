@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from shardscope.errors import ResultError
+from shardscope.records import load_record
 from shardscope.vocabulary import Axis, Kind, Status
 from shardscope.workload.spec import WorkloadSpec
 
@@ -236,20 +236,14 @@ def load_run(folder: Path) -> RunRecord:
 
     Raises ResultError when the folder is no finished result or was written by another schema.
     """
-    path = folder / RUN_FILE
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise ResultError(
-            f"{folder}: not a finished run, {RUN_FILE} is missing ({error.strerror}); measure it again"
-        ) from error
-    try:
-        record = msgspec.json.decode(raw, type=RunRecord)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise ResultError(f"{path}: not a run record of this version ({error}); measure it again") from error
-    if record.schema != SCHEMA_VERSION:
-        raise ResultError(f"{path}: schema {record.schema}, expected {SCHEMA_VERSION}; measure it again")
-    return record
+    return load_record(
+        folder / RUN_FILE,
+        RunRecord,
+        schema=SCHEMA_VERSION,
+        called="a run record",
+        remedy="measure it again",
+        absent=f"{folder}: not a finished run, {RUN_FILE} is missing",
+    )
 
 
 class _Attempts(msgspec.Struct):

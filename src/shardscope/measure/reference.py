@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from shardscope.errors import MeasurementError
+from shardscope.measure.disk import writing
 from shardscope.measure.parity import Gradient
 from shardscope.workload.spec import WorkloadSpec
 
@@ -28,10 +29,11 @@ class Reference:
 
 
 def save_reference(path: Path, reference: Reference) -> None:
-    """Write `reference` whole or not at all."""
-    handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write `reference` whole or not at all. Raises MeasurementError."""
+    with writing(path):
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with writing(path), os.fdopen(handle, "wb") as stream:
             np.savez(
                 stream,
                 allow_pickle=False,

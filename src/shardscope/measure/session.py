@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,16 +12,15 @@ import torch.distributed as dist
 
 from shardscope.measure.device import Device, choose_device
 from shardscope.measure.environment import Machine, inspect_machine, versions
-from shardscope.measure.job import Agreed, Job, RankPhase, write_json
+from shardscope.measure.job import LOG_PREFIX, Agreed, Job, RankPhase, write_json
+from shardscope.measure.progress import Reporter
 from shardscope.measure.record import Environment
 from shardscope.measure.resolve import find_strategy
 from shardscope.measure.timing import Batch, Clock
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.workload.data import batch, load_corpus
 
-__all__ = ["PROGRESS_PREFIX", "SIMULATED_OOM", "Session", "is_allocation_error"]
-
-PROGRESS_PREFIX = "[shardscope]"
+__all__ = ["SIMULATED_OOM", "Session", "is_allocation_error"]
 
 # For tests of what happens when memory is short: names of strategies that "do not fit", or "together" when two models
 # alive at the same time "do not fit". Comma-separated.
@@ -40,6 +40,8 @@ class Session:
         self.phase_name = "start"
         self._started = time.monotonic()
         self.enter("start")
+        self._reporter = Reporter(self.folder) if self.rank == 0 else None
+        self.tell("starting")
         self.machine: Machine = inspect_machine()
         torch.set_num_threads(agreed.threads_per_rank)
         self.device: Device = choose_device(int(os.environ["LOCAL_RANK"]), self.world_size)
@@ -66,11 +68,17 @@ class Session:
         write_json(self.folder / f"rank{self.rank}.phase.json", message)
 
     def log(self, text: str) -> None:
-        """One line of progress from rank 0."""
+        """One line of the log, from rank 0. Lost where the log cannot be written: it is no part of the result."""
         if self.rank == 0:
             seconds = time.monotonic() - self._started
-            sys.stdout.write(f"{PROGRESS_PREFIX} {seconds:6.1f} s  {self.phase_name}: {text}\n")
-            sys.stdout.flush()
+            with suppress(OSError):
+                sys.stdout.write(f"{LOG_PREFIX} {seconds:6.1f} s  {self.phase_name}: {text}\n")
+                sys.stdout.flush()
+
+    def tell(self, phase: str, done: int = 0) -> None:
+        """How far the job is, for whoever watches it, from rank 0. Not to be called while a clock runs."""
+        if self._reporter is not None:
+            self._reporter.tell(phase, done)
 
     def batch(self, step: int) -> Batch:
         """Inputs and targets of a training step, on the device."""

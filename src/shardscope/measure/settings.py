@@ -13,7 +13,7 @@ class MeasureSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     world_size: int | Literal["auto"] = "auto"  # resolved inside the job, so it never triggers reruns
     triples: int = 25  # A B A' steps
     warmup_steps: int = 3
-    requests: int = 30  # request latency samples
+    requests: int = 60  # request latency samples
     loss_steps: int = 12  # K: losses compared with `single`
     profiled_steps: int = 3
     timeout_s: int = 900  # a whole job

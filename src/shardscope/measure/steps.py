@@ -6,10 +6,9 @@ blocks: both do not fit together: baseline, candidate, baseline, one after anoth
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +16,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from shardscope.measure.found import Found
 from shardscope.measure.job import RankResult
 from shardscope.measure.latency import request_latencies
 from shardscope.measure.memory import measure_memory
 from shardscope.measure.parity import Gradient, gradient_errors, judge
 from shardscope.measure.peak import matmul_flops_per_s
 from shardscope.measure.profiling import profile_steps
-from shardscope.measure.record import NOT_FINITE, CommunicationCall, Parity, RankMemory
 from shardscope.measure.reference import Reference, load_reference, save_reference
 from shardscope.measure.session import Session
 from shardscope.measure.sidecar import Sidecar
@@ -32,7 +31,7 @@ from shardscope.strategies.base import Trainer
 
 __all__ = ["make_reference", "measure"]
 
-_LOG_EVERY = 5  # rounds
+_LOG_LINES = 5  # of the rounds of a phase
 
 
 def measure(session: Session) -> RankResult:
@@ -41,7 +40,7 @@ def measure(session: Session) -> RankResult:
     mode = "alone" if agreed.baseline_not_applicable is not None else job.mode
     assert agreed.plan is not None
     state = next(state for state in agreed.plan.state if state.rank == session.rank)
-    found = _Found(active=state.parameter_bytes > 0)
+    found = Found(active=state.parameter_bytes > 0)
     found.matmul_peak = _matmul_peak(session)
     first = _baseline_block(session) if mode == "blocks" else None
     _candidate_alone(session, found)
@@ -58,78 +57,24 @@ def measure(session: Session) -> RankResult:
         last = _baseline_block(session)
         found.triples = tuple(zip(first.steps, found.candidate_ns, last.steps, strict=True))
         found.latency_baseline = first.requests + last.requests
+    session.tell("finishing")
     return found.result(session, mode)
 
 
-@dataclass
-class _Found:
-    """What has been measured so far."""
-
-    active: bool
-    candidate: Trainer | None = None
-    matmul_peak: float | None = None
-    losses: list[float] = field(default_factory=list)
-    reference_losses: tuple[float, ...] = ()
-    parity: Parity | None = None
-    memory: RankMemory | None = None
-    communication: tuple[CommunicationCall, ...] = ()
-    profiled_steps: tuple[int, ...] = ()
-    profiled_ns: tuple[int, ...] = ()
-    trace: str | None = None
-    triples: tuple[tuple[int, int, int], ...] = ()
-    candidate_ns: tuple[int, ...] = ()
-    latency_baseline: tuple[int, ...] = ()
-    latency_candidate: tuple[int, ...] = ()
-    all_cores_threads: int | None = None
-    all_cores: tuple[int, ...] = ()
-    all_cores_baseline: tuple[int, ...] = ()
-    cost: tuple[int, int] | None = None
-
-    def result(self, session: Session, mode: str) -> RankResult:
-        """What this rank hands back: common numbers only from rank 0."""
-        first = session.rank == 0
-        return RankResult(
-            rank=session.rank,
-            world_size=session.world_size,
-            active=self.active,
-            mode=mode,  # type: ignore[arg-type]
-            losses=tuple(finite(loss) for loss in self.losses),
-            reference_losses=tuple(finite(loss) for loss in self.reference_losses) if first else (),
-            parity=self.parity,
-            memory=self.memory,
-            communication=self.communication,
-            profiled_steps=self.profiled_steps,
-            trace=self.trace,
-            environment=session.environment() if first else None,
-            triples=self.triples if first else (),
-            candidate_ns=self.candidate_ns if first else (),
-            matmul_peak_flops_per_s=self.matmul_peak if first else None,
-            latency_baseline_ns=self.latency_baseline if first else (),
-            latency_candidate_ns=self.latency_candidate if first else (),
-            all_cores_threads=self.all_cores_threads if first else None,
-            all_cores_ns=self.all_cores if first else (),
-            all_cores_baseline_ns=self.all_cores_baseline if first else (),
-            profiled_step_ns=self.cost[0] if first and self.cost else None,
-            plain_step_ns=self.cost[1] if first and self.cost else None,
-        )
-
-
-def finite(value: float) -> float:
-    """`value`, or NOT_FINITE where it is infinite or no number."""
-    return value if math.isfinite(value) else NOT_FINITE
-
-
-def _candidate_alone(session: Session, found: _Found) -> None:
+def _candidate_alone(session: Session, found: Found) -> None:
     settings = session.job.settings
     session.enter("losses")
+    session.tell("building")
     found.candidate = candidate = session.build("candidate")
     _train_and_compare(session, found, candidate)
     step = partial(train_step, candidate, session.timed_batches[0])
     session.enter("memory")
+    session.tell("memory")
     memory = measure_memory(session.rank, session.device, step, candidate.state)
     found.memory = memory if found.active else None
     session.log(f"peak {memory.peak_bytes / 1e6:.1f} MB on rank 0, error {memory.residue_bytes / 1e6:.2f} MB")
     session.enter("profile")
+    session.tell("profile")
     name = f"rank{session.rank}.json.gz"
     sidecar = Sidecar(candidate.axes())
     session.device.start_phase()
@@ -144,12 +89,13 @@ def _candidate_alone(session: Session, found: _Found) -> None:
     session.log(f"{settings.profiled_steps} steps, {len(sidecar.calls)} c10d calls on rank 0")
 
 
-def _train_and_compare(session: Session, found: _Found, trainer: Trainer) -> None:
+def _train_and_compare(session: Session, found: Found, trainer: Trainer) -> None:
     """K steps from the start: losses of all, gradients of the first, compared with `single`'s."""
     settings = session.job.settings
     first = session.rank == 0
     reference = load_reference(Path(session.job.reference), session.job.spec, settings.loss_steps) if first else None
     errors: dict[str, float] = {}
+    session.tell("parity")
     for step in range(settings.loss_steps):
         found.losses.append(trainer.forward_backward(*session.batch(step)))
         if step == 0:
@@ -160,6 +106,7 @@ def _train_and_compare(session: Session, found: _Found, trainer: Trainer) -> Non
                 for _ in arrays:  # gathering a sharded gradient takes all ranks
                     pass
         trainer.optimizer_step()
+        session.tell("parity", step + 1)
     if reference is not None:
         found.reference_losses = reference.losses
         found.parity = judge(errors, found.losses, reference.losses, session.job.spec.dtype)
@@ -176,16 +123,18 @@ def _array(gradient: torch.Tensor | None) -> Gradient | None:
     return array
 
 
-def _alternate(session: Session, found: _Found, candidate: Trainer) -> None:
+def _alternate(session: Session, found: Found, candidate: Trainer) -> None:
     settings = session.job.settings
     session.enter("timing")
+    session.tell("building baseline")
     baseline = session.build("baseline")
     steps = [_stepper(session, trainer) for trainer in (baseline, candidate, baseline)]
     if session.job.strategy == "single":
         steps.append(_with_all_cores(session, _stepper(session, candidate)))
-    session.clock.rounds(steps[:1], settings.warmup_steps - 1, lambda _: None)
-    session.clock.rounds(steps, 1, lambda _: None)
-    rounds = session.clock.rounds(steps, settings.triples, _reporter(session, settings.triples))
+    first = settings.warmup_steps - 1
+    session.clock.rounds(steps[:1], first, _warming(session))
+    session.clock.rounds(steps, 1, lambda _: session.tell("warm-up", first + len(steps)))
+    rounds = session.clock.rounds(steps, settings.triples, _reporter(session, "timing", settings.triples))
     found.triples = tuple((times[0], times[1], times[2]) for times in rounds)
     found.candidate_ns = tuple(times[1] for times in rounds)
     if session.job.strategy == "single":
@@ -195,20 +144,26 @@ def _alternate(session: Session, found: _Found, candidate: Trainer) -> None:
     session.enter("latency")
     sample = session.timed_batches[0][0][:1]
     found.latency_baseline, found.latency_candidate = request_latencies(
-        session.clock, [baseline, candidate], sample, settings.requests, _reporter(session, settings.requests, 30)
+        session.clock,
+        [baseline, candidate],
+        sample,
+        settings.requests,
+        _reporter(session, "request latency", settings.requests, 1),
     )
     session.release("baseline", baseline)
 
 
-def _block(session: Session, found: _Found, candidate: Trainer) -> None:
+def _block(session: Session, found: Found, candidate: Trainer) -> None:
     """The candidate's own block of steps and requests, with no other model alive."""
+    settings = session.job.settings
     session.enter("timing")
     timed = _time_block(session, candidate)
     found.candidate_ns, found.latency_candidate = timed.steps, timed.requests
     if session.job.strategy == "single":
         step = _with_all_cores(session, _stepper(session, candidate))
         found.all_cores_threads = session.machine.cores_for_ranks
-        found.all_cores = tuple(times[0] for times in session.clock.rounds([step], len(timed.steps), lambda _: None))
+        report = _reporter(session, "timing with all cores", settings.triples, 1)
+        found.all_cores = tuple(times[0] for times in session.clock.rounds([step], settings.triples, report))
 
 
 @dataclass(frozen=True)
@@ -219,6 +174,7 @@ class _Block:
 
 def _baseline_block(session: Session) -> _Block:
     session.enter("baseline alone")
+    session.tell("building baseline")
     baseline = session.build("baseline")
     block = _time_block(session, baseline)
     session.release("baseline", baseline)
@@ -228,10 +184,11 @@ def _baseline_block(session: Session) -> _Block:
 def _time_block(session: Session, trainer: Trainer) -> _Block:
     settings = session.job.settings
     step = _stepper(session, trainer)
-    session.clock.rounds([step], settings.warmup_steps, lambda _: None)
-    rounds = session.clock.rounds([step], settings.triples, _reporter(session, settings.triples))
+    session.clock.rounds([step], settings.warmup_steps, _warming(session))
+    rounds = session.clock.rounds([step], settings.triples, _reporter(session, "timing", settings.triples))
     sample = session.timed_batches[0][0][:1]
-    (requests,) = request_latencies(session.clock, [trainer], sample, settings.requests, lambda _: None)
+    report = _reporter(session, "request latency", settings.requests, 0)
+    (requests,) = request_latencies(session.clock, [trainer], sample, settings.requests, report)
     return _Block(steps=tuple(times[0] for times in rounds), requests=requests)
 
 
@@ -258,20 +215,30 @@ def _with_all_cores(session: Session, step: Callable[[], None]) -> Callable[[], 
     return run
 
 
-def _reporter(session: Session, total: int, every: int = _LOG_EVERY) -> Callable[[int], None]:
+def _warming(session: Session) -> Callable[[int], None]:
+    session.tell("warm-up")
+    return partial(session.tell, "warm-up")
+
+
+def _reporter(session: Session, phase: str, total: int, lines: int = _LOG_LINES) -> Callable[[int], None]:
+    """Tells how far a phase is after each round; at most `lines` of that go to the log."""
+    session.tell(phase)
+
     def report(done: int) -> None:
-        if done % every == 0 or done == total:
+        session.tell(phase, done)
+        if lines and (done == total or done % -(-total // lines) == 0):
             session.log(f"{done} of {total}")
 
     return report
 
 
-def _profiler_cost(session: Session, found: _Found) -> None:
+def _profiler_cost(session: Session, found: Found) -> None:
     found.cost = (round(statistics.median(found.profiled_ns)), round(statistics.median(found.candidate_ns)))
 
 
 def _matmul_peak(session: Session) -> float:
     session.enter("matmul peak")
+    session.tell("matmul peak")
     session.clock.barrier()
     rate = torch.tensor(matmul_flops_per_s(session.device, session.job.spec.dtype), dtype=torch.float64)
     dist.all_reduce(rate, group=session.control)
@@ -282,9 +249,11 @@ def _matmul_peak(session: Session) -> float:
 def make_reference(session: Session) -> None:
     """`single`'s gradients at step 0 and losses, to the job's reference file."""
     session.enter("reference")
+    session.tell("building")
     trainer = session.build("candidate")
     gradients: dict[str, Gradient] = {}
-    losses = []
+    losses: list[float] = []
+    session.tell("training")
     for step in range(session.job.settings.loss_steps):
         losses.append(trainer.forward_backward(*session.batch(step)))
         if step == 0:
@@ -293,6 +262,7 @@ def make_reference(session: Session) -> None:
                 assert array is not None
                 gradients[name] = array.copy()
         trainer.optimizer_step()
+        session.tell("training", len(losses))
     save_reference(
         Path(session.job.reference), Reference(spec=session.job.spec, gradients=gradients, losses=tuple(losses))
     )

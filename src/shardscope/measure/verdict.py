@@ -73,6 +73,8 @@ def _failed(ending: Ending, timeout_s: int) -> Verdict:
         code = ending.agent_exit if ending.agent_exit >= 0 else None
         name = signal.Signals(-ending.agent_exit).name if ending.agent_exit < 0 else None
         reason = f"the launcher of the ranks ended with {name or f'exit status {code}'}"
+    if ending.full_disk is not None and not errors:
+        reason += f"; {ending.full_disk}"
     return Verdict(Status.FAILED, reason, _failure(ending, rank, code, name), ())
 
 

@@ -1,11 +1,11 @@
 """Write the report: both summaries, the evidence, the page and the figures, all of them or none."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shardscope.errors import ResultError
+from shardscope import beside
+from shardscope.errors import ResultError, cannot_write
 from shardscope.report.evidence import render_evidence
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
 from shardscope.report.html_page import render_nothing, render_page
@@ -80,8 +80,10 @@ def _figures(
 
 def _publish(documents: dict[str, str], figures: dict[str, str], output_dir: Path) -> None:
     """Write beside, then swap: figures first, the summary last, so that a summary never links to what is not there."""
-    output_dir.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".report.", dir=output_dir))
+    try:
+        work = beside.new_folder(output_dir / "report")
+    except OSError as error:
+        raise ResultError(cannot_write(output_dir, error)) from error
     try:
         new = work / FIGURES
         new.mkdir()
@@ -97,6 +99,6 @@ def _publish(documents: dict[str, str], figures: dict[str, str], output_dir: Pat
         for name in sorted(documents, reverse=True):
             (work / name).replace(output_dir / name)
     except OSError as error:
-        raise ResultError(f"{output_dir}: the report cannot be written there ({error.strerror})") from error
+        raise ResultError(cannot_write(output_dir, error)) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -3,6 +3,7 @@
 Units as in `claims`: nanoseconds, bytes, fractions. None: not measured, never zero.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -148,7 +149,8 @@ def save(decision: Decision, path: Path) -> None:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(decision), indent=1) + b"\n")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()  # half a document takes up room that may be what is missing
         raise ResultError(cannot_write(path, error)) from error
 
 

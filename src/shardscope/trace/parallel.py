@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from shardscope.errors import ShardscopeError, TraceError
+from shardscope.trace import progress
 from shardscope.trace.read import read_timeline
 from shardscope.trace.table import Timeline
 
@@ -36,6 +37,7 @@ def read_all(paths: Sequence[Path], *, salvage: bool = False) -> list[Timeline]:
 
 def read_each(paths: Sequence[Path], *, salvage: bool = False, stop: bool = False) -> list[Outcome]:
     """For each file its timeline or why it cannot be read, in order; with `stop` nothing after the first error."""
+    progress.expect(paths)
     groups = _groups(paths)
     if len(groups) < 2:
         return _here(paths, salvage, stop)

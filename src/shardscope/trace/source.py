@@ -7,6 +7,7 @@ from typing import Any, BinaryIO
 from isal import isal_zlib
 
 from shardscope.errors import DamagedTrace, EmptyTrace, TraceError
+from shardscope.trace import progress
 
 __all__ = ["CHUNK_BYTES", "Source"]
 
@@ -54,6 +55,7 @@ class Source:
         chunk = first
         while chunk:
             self._read += len(chunk)
+            progress.advance(len(chunk))
             yield chunk
             chunk = file.read(CHUNK_BYTES)
 

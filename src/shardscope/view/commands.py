@@ -72,9 +72,12 @@ def _merge(options: argparse.Namespace, ranks: Mapping[Path, int]) -> str:
 
 
 def _merged(options: argparse.Namespace, ranks: Mapping[Path, int], output: Path) -> "Merged":
-    from shardscope.view.merge import merge  # numerical libraries load only once there is something to do
+    # Numerical libraries load only once there is something to do.
+    from shardscope.trace.progress import shown
+    from shardscope.view.merge import merge
 
-    return merge(options.paths, output, salvage=options.salvage, ranks=ranks, patterns=options.patterns)
+    with shown():
+        return merge(options.paths, output, salvage=options.salvage, ranks=ranks, patterns=options.patterns)
 
 
 def _open(options: argparse.Namespace, ranks: Mapping[Path, int]) -> str:

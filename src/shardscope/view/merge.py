@@ -10,10 +10,11 @@ from typing import Any, BinaryIO
 
 from isal import igzip
 
+from shardscope import beside
 from shardscope.attribution.analysis import Analysis
 from shardscope.attribution.api import analyse, analyse_run
 from shardscope.attribution.kinds import Patterns
-from shardscope.errors import ResultError, TraceError
+from shardscope.errors import ResultError, TraceError, cannot_write
 from shardscope.measure.record import load_run
 from shardscope.trace.find import load_files
 from shardscope.trace.table import Timeline
@@ -83,7 +84,8 @@ def merge(
     merged = Merged(output, 0, arrows=run.arrows, notes=run.notes)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", suffix=".tmp", dir=output.parent)
+        beside.clear_dead(output)
+        handle, name = tempfile.mkstemp(prefix=beside.prefix(output), dir=output.parent)
         fresh = Path(name)
         try:
             with os.fdopen(handle, "wb") as file, _compressed(file) as out:
@@ -93,7 +95,7 @@ def merge(
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise ResultError(f"{output}: cannot be written ({error.strerror or error})") from error
+        raise ResultError(cannot_write(output, error)) from error
     merged.bytes = output.stat().st_size
     return merged
 
