@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardscope.strategies.accounting import collective, make_plan, rank_state, undivided, world
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.vocabulary import Axis, Kind
-from shardscope.workload.shapes import activation_bytes, element_size, numel, parameter_shapes
+from shardscope.workload.shapes import activation_bytes, element_size, gradient_order, numel, parameter_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -23,29 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["DDP", "STRATEGIES", "Zero1", "gradient_order"]
 
 _MIB = 1024 * 1024
-
-
-def gradient_order(spec: WorkloadSpec) -> list[str]:
-    """Parameter names in the order in which backward completes their gradients.
-
-    Autograd runs the newest node first: the head, then the blocks from last to first; inside one layer the bias is
-    ready before the weight, whose gradient passes one more node (the transpose), and a norm's weight before its bias.
-    """
-    order = ["head.weight", "norm.weight", "norm.bias"]
-    for layer in reversed(range(spec.layers)):
-        for part in (
-            "mlp.down",
-            "mlp.up",
-            "mlp_norm",
-            "attention.output",
-            "attention.value",
-            "attention.key",
-            "attention.query",
-            "attention_norm",
-        ):
-            ends = ("weight", "bias") if part.endswith("norm") else ("bias", "weight")
-            order += [f"blocks.{layer}.{part}.{end}" for end in ends]
-    return [*order, "position.weight", "token.weight"]
 
 
 def bucket_sizes(spec: WorkloadSpec, bucket_cap_mb: float) -> list[int]:
