@@ -102,9 +102,10 @@ class Mixture(nn.Module):
 
 
 class MixtureTransformer(Transformer):
-    """The built-in model with a Mixture in every block. It offers no tensor-parallel plan."""
+    """The built-in model with a Mixture in every block: no tensor-parallel plan, and routing sees whole sequences."""
 
     tensor_parallel_plan = None  # type: ignore[assignment]
+    sequence_parallel_plan = None  # type: ignore[assignment]
 
     def __init__(self, spec: WorkloadSpec, layers: Iterable[int], *, first: bool, last: bool) -> None:
         options = Options(**spec.model_options)  # type: ignore[arg-type]

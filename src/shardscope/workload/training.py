@@ -97,7 +97,7 @@ class Loop:
     forward: Callable[[torch.Tensor], torch.Tensor]
     optimizer: torch.optim.Optimizer
     device: torch.device
-    group_axes: Mapping[tuple[int, ...], str]
+    group_axes: Mapping[tuple[int, ...], str | Mapping[str, str]]
     replicas: int = 1
     replica: int = 0
     around_micro_batch: Callable[[int], AbstractContextManager[Any]] = _no_context
@@ -157,7 +157,7 @@ class Loop:
             moments = [local(moment) for moment in self.held_state()]
         return parameters, gradients, moments
 
-    def axes(self) -> Mapping[tuple[int, ...], str]:
+    def axes(self) -> Mapping[tuple[int, ...], str | Mapping[str, str]]:
         """Axis by group."""
         return self.group_axes
 
