@@ -10,7 +10,7 @@ from markupsafe import escape
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-__all__ = ["Bar", "step_bars"]
+__all__ = ["SETTINGS", "Bar", "described", "step_bars"]
 
 # Colours that stay apart for the common forms of colour blindness (Okabe and Ito, 2008), with hatches besides.
 COLOURS = {
@@ -27,7 +27,8 @@ COLOURS = {
     "bubble": ("#FFFFFF", "..."),
     "host": ("#BBBBBB", ""),
 }
-_SETTINGS: dict[Any, Any] = {
+# For every figure: the same bytes for the same numbers, and text that stays text.
+SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.hashsalt": "shardscope",
     "svg.fonttype": "none",
@@ -49,7 +50,7 @@ class Bar:
 
 def step_bars(bars: list[Bar], labels: dict[str, str], *, title: str, axis: str, description: str) -> str:
     """Horizontal stacked bars, one per strategy in the given order, as SVG text with title and description."""
-    with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
+    with mpl.rc_context(SETTINGS), warnings.catch_warnings():
         # Text stays text in the file; that this font lacks a glyph only makes the layout a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(9, 1.5 + 0.42 * len(bars)), layout="constrained")
@@ -83,10 +84,10 @@ def step_bars(bars: list[Bar], labels: dict[str, str], *, title: str, axis: str,
         figure.legend(loc="outside upper center", ncols=min(6, len(drawn)), frameon=False)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return _described(stream.getvalue(), title, description)
+    return described(stream.getvalue(), title, description)
 
 
-def _described(svg: str, title: str, description: str) -> str:
+def described(svg: str, title: str, description: str) -> str:
     """Give the drawing a title and a description for readers that do not see it."""
     start = svg.index("<svg ")
     end = svg.index(">", start)
