@@ -66,6 +66,8 @@ def _run(spec: WorkloadSpec, model: nn.Module, watched: Mapping[str, str], block
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             raise ConfigError(f"{where}: parameter {name} is frozen; every strategy trains all parameters")
+        if str(parameter.dtype) != f"torch.{spec.dtype}":
+            raise ConfigError(f"{where}: parameter {name} is {parameter.dtype}, the workload says dtype: {spec.dtype}")
         hooked: Any = parameter  # torch's annotation of the hook is missing
         hooked.register_post_accumulate_grad_hook(lambda _parameter, name=name: seen.order.append(name))
     for name, argument in watched.items():

@@ -126,9 +126,22 @@ class Offer:
         sizes = dict(plan.sizes) if isinstance(plan, TensorPlan) else {}
         given = plan.styles if isinstance(plan, TensorPlan) else plan
         styles = self._checked("tensor_parallel_plan", given, tuple(STYLES))
+        tied = self._tied(styles)
+        if tied is not None:
+            reason = f"the model's `tensor_parallel_plan()` cuts {tied}, whose weight another submodule shares"
+            self.missing |= {"tensor_parallel_plan": reason, "sequence": reason}
+            return {}, {}
         if "sequence" not in styles.values():
             self.missing["sequence"] = PIECES["sequence"]
         return styles, sizes
+
+    def _tied(self, styles: Mapping[str, str]) -> str | None:
+        """A module of the plan with a parameter that it does not hold alone: cutting it would part the two."""
+        holders: dict[int, set[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            holders.setdefault(id(parameter), set()).add(name.rpartition(".")[0])
+        shared = {name for modules in holders.values() if len(modules) > 1 for name in modules}
+        return next((name for name in styles if name in shared), None)
 
     def _experts(self) -> list[str]:
         if self._offered("expert_modules") is None:
