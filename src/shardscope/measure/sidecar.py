@@ -96,6 +96,7 @@ class Sidecar:
                 source=source,
                 destination=destination,
                 tag=arguments.get("tag") if kind is Kind.SEND_RECEIVE else None,
+                backward=torch._C._current_autograd_node() is not None,
             )
         )
 

@@ -7,6 +7,8 @@ import time
 import traceback
 from pathlib import Path
 
+from msgspec import structs
+
 from shardscope.measure.job import AGREED_FILE, JOB_FILE, Agreed, Job, RankError, read_json, write_json
 from shardscope.measure.lifetime import end_with_parent
 
@@ -27,6 +29,7 @@ def main(folder: Path) -> None:
             make_reference(session)
         else:
             result = measure(session)
+            result = structs.replace(result, wire=session.wire, memory_bytes_per_s=session.memory_bytes_per_s)
             write_json(folder / f"rank{session.rank}.result.json", result)
         session.enter("end")
         session.close()
