@@ -54,7 +54,14 @@ def pipeline_at(flops: float, *, micro: float = 1.0, rate: float | None = None) 
     return 78 * flops + 16 * flops / micro + moved
 
 
-def runs_of(root: Path, sweep: Sweep, truth: dict[str, tuple[float, float, float]], **common: Any) -> ConditionsResult:
+def runs_of(
+    root: Path,
+    sweep: Sweep,
+    truth: dict[str, tuple[float, float, float]],
+    *,
+    never: tuple[str, ...] = (),
+    **common: Any,
+) -> ConditionsResult:
     """Write base and points and analyse. truth: workload → (FLOPs ratio, ddp ms, pipeline ms)."""
     base = [
         Fake("single", step=180, compute=172, noise=0.002),
@@ -80,6 +87,9 @@ def runs_of(root: Path, sweep: Sweep, truth: dict[str, tuple[float, float, float
             step = ddp if strategy == "ddp" else pipeline
             parts, size = (DDP, 4 * MB) if strategy == "ddp" else (SEND, round(4 * MB * flops))
             write(root, [Fake(strategy, step=step, parts=parts, plan_bytes=size, compute=1.0, **fields)])
+    if never:
+        answer = structs.replace(decision.recommendation, name="ddp")
+        decision = structs.replace(decision, recommendation=answer, never_overtakes=never, opportunities=())
     return analyse(sweep, decision, root / "traces")
 
 
@@ -290,3 +300,15 @@ def test_both_documents_say_the_same_numbers(tmp_path: Path) -> None:
     assert numbers[0] == numbers[1] and sum(map(len, numbers[0])) > 30
     assert (tmp_path / "out" / "conditions" / "rate_mbit.svg").read_text(encoding="utf-8").count("<desc") == 1
     assert rendered(tmp_path, result)["conditions.md"] == english
+
+
+def test_never_is_contradicted_by_a_point_where_it_happens(tmp_path: Path) -> None:
+    sweep = sweep_of({"rate_mbit": [200, 1000]}, strategies=["ddp", "tensor"])
+    ahead = {"gpt3m-rate200": (1.0, 390.0, 300.0), "gpt3m-rate1000": (1.0, 130.0, 230.0)}
+    result = runs_of(tmp_path / "ahead", sweep, ahead, never=("tensor",))
+    (said,) = [s for s in result.axes[0].statements if s.source == "never"]
+    assert (said.verdict, said.name, said.against, said.seen_at) == ("contradicted", "tensor", "ddp", 200)
+    assert "no bandwidth from 1/64 to 64 times" in rendered(tmp_path, result)["conditions.md"]
+    behind = {"gpt3m-rate200": (1.0, 390.0, 400.0), "gpt3m-rate1000": (1.0, 130.0, 230.0)}
+    result = runs_of(tmp_path / "behind", sweep, behind, never=("tensor",))
+    assert [s.verdict for s in result.axes[0].statements if s.source == "never"] == ["supported"]

@@ -64,3 +64,19 @@ def imported_reports():
     """What the default target makes of the imported runs; two or more are compared."""
     pages = expand("reports/imported/{imported}.md", imported=CONFIG.imported)
     return pages + (["reports/imported/comparison.md"] if len(pages) > 1 else [])
+
+
+SWEEP = CONFIG.conditions
+
+
+def swept_runs(wildcards):
+    """The runs at all points but the base, whose runs the summary's decision stands for."""
+    if SWEEP is None:
+        raise WorkflowError(
+            "config: no `conditions` section; name the factors to sweep there (config/config.yaml has an example)"
+        )
+    return [
+        f"traces/{point.workload}/{strategy}"
+        for point in SWEEP.points.values()
+        for strategy in point.strategies
+    ]

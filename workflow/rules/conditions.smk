@@ -1,20 +1,4 @@
 # Not part of the summary: made on demand, as `snakemake --cores 4 reports/conditions.md`.
-SWEEP = CONFIG.conditions
-
-
-def swept_runs(wildcards):
-    """The runs at all points but the base, whose runs the summary's decision stands for."""
-    if SWEEP is None:
-        raise WorkflowError(
-            "config: no `conditions` section; name the factors to sweep there (config/config.yaml has an example)"
-        )
-    return [
-        f"traces/{point.workload}/{strategy}"
-        for point in SWEEP.points.values()
-        for strategy in point.strategies
-    ]
-
-
 rule sweep:
     input:
         points=swept_runs,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardscope.report.sentences import Sentence, sentence
+from shardscope.selection.rescale import LARGEST_FACTOR
 from shardscope.selection.statistics import relative
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, GridResult, Statement, SweptStrategy
 
@@ -96,7 +97,9 @@ def statement_rows(result: ConditionsResult) -> Table | None:
 def _said(statement: Statement, batch: int) -> Sentence:
     """The words of the summary."""
     prediction = statement.prediction
-    assert prediction is not None
+    if prediction is None:
+        words = sentence("change.no_crossover", names=[statement.name], factor=LARGEST_FACTOR, tied=False)
+        return sentence("conditions.said", name=statement.against, words=words)
     words = sentence(f"predicted.{prediction.by}", prediction=prediction, batch=round((prediction.factor or 0) * batch))
     return sentence("conditions.said", name=statement.name, words=words)
 

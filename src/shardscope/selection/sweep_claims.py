@@ -9,7 +9,6 @@ from shardscope.measure.record import Environment, RateCheck
 from shardscope.measure.settings import MeasureSettings
 from shardscope.records import load_record
 from shardscope.selection.claims import Claim, Prediction
-from shardscope.selection.decision import Opportunity
 from shardscope.workload.spec import WorkloadSpec
 
 __all__ = [
@@ -108,15 +107,16 @@ class Statement(Claim, kw_only=True, frozen=True):
     verdict: str
     name: str
     against: str
-    prediction: Prediction | None = None
-    opportunity: Opportunity | None = None
+    prediction: Prediction | None = None  # None: of "never"
     at: float | None = None  # on the axis: where the order should turn
     at_high: float | None = None  # rates: the two ledgers give two
     seen_at: float | None = None  # the point that decides
     seen_difference: float | None = None  # step time of `name` against `against` there, relative
     seen_low: float | None = None
     seen_high: float | None = None
-    why: str | None = None  # of undecided and unchecked: "no_point", "ties", "faster_link", "not_emulated"
+    why: str | None = (
+        None  # of undecided and unchecked: "no_point", "no_points", "ties", "ties_all", "faster_link", "not_emulated"
+    )
 
 
 class AxisResult(Claim, kw_only=True, frozen=True):

@@ -32,7 +32,29 @@ def statements(
         if AXIS_OF.get(prediction.by) != axis or not {name, prediction.against} <= set(bases):
             continue
         found.append(_judged(decision, source, name, prediction, places, times, bases))
+    chosen = decision.recommendation.name
+    if chosen is not None and chosen in bases and axis in (RATE, "micro_batches"):
+        kept = decision.never_overtakes if not any(by.predicted for by in decision.opportunities) else ()
+        found += [_never(name, chosen, decision, axis, places, times) for name in kept if name in bases]
     return found
+
+
+def _never(
+    name: str, chosen: str, decision: Decision, axis: str, places: list[Place], times: Mapping[str, PointTimes]
+) -> Statement:
+    """ "No bandwidth and no larger number of micro-batches puts it in the place of the recommended one." """
+    own = float(decision.workload.micro_batches)
+    statement = Statement(source="never", verdict="undecided", name=name, against=chosen)
+    claims = [
+        (times[workload].claim(name, chosen), workload)
+        for value, workload in places
+        if value is not None and (axis == RATE or value > own) and times[workload].difference(name, chosen) is not None
+    ]
+    for claim, verdict in ((-1, "contradicted"), (1, "supported")):
+        seen = next((workload for found, workload in claims if found == claim), None)
+        if seen is not None:
+            return _seen(statement, verdict, seen, places, times)
+    return _with(statement, why="ties_all" if claims else "no_points")
 
 
 def holds(name: str | None, points: list[SweptPoint]) -> Holds | None:
