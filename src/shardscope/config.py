@@ -3,7 +3,8 @@
 import datetime
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,7 +23,7 @@ from shardscope.workload.spec import WorkloadSpec
 
 T = TypeVar("T")
 
-__all__ = ["Config", "ImportedRun", "explain", "load"]
+__all__ = ["Config", "ImportedRun", "explain", "load", "settle_models"]
 
 RESERVED = "comparison"  # reports/imported/comparison.md compares the imported runs
 
@@ -184,6 +185,34 @@ def load(raw: Mapping[str, Any]) -> Config:
     )
 
 
+def settle_models(raw: MutableMapping[str, Any], folder: Path) -> None:
+    """Look for the workloads' own models beside the configuration file as well, which lies in `folder`.
+
+    Sets `model_path` where it is not given and the model is found there but neither in the working folder nor on the
+    Python path.
+    """
+    for name, section in raw.get("workloads", {}).items():
+        if not section.get("model") or section.get("model_path") is not None:
+            continue
+        with suppress(ConfigError):  # sizes that cannot be are told by load()
+            spec = _convert({**_sizes(section), "name": name}, WorkloadSpec, f"workloads.{name}")
+            if not _is_there(spec):
+                check_model(msgspec.structs.replace(spec, model_path=str(folder)))
+                section["model_path"] = str(folder)
+
+
+def _is_there(spec: WorkloadSpec) -> bool:
+    try:
+        check_model(spec)
+    except ConfigError:
+        return False
+    return True
+
+
+def _sizes(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "constraints"}
+
+
 def _imported(name: str, section: Mapping[str, Any]) -> ImportedRun:
     key = f"config: imported.{name}"
     if name == RESERVED:
@@ -213,8 +242,7 @@ def _imported(name: str, section: Mapping[str, Any]) -> ImportedRun:
 
 
 def _workload(name: str, section: Mapping[str, Any]) -> WorkloadSpec:
-    fields = {key: value for key, value in section.items() if key != "constraints"}
-    spec = _convert({**fields, "name": name}, WorkloadSpec, f"workloads.{name}")
+    spec = _convert({**_sizes(section), "name": name}, WorkloadSpec, f"workloads.{name}")
     if name == "imported":
         raise ConfigError("config: workloads.imported: this name is taken by runs from elsewhere; choose another")
     if spec.model is not None:

@@ -7,6 +7,8 @@ def checked(raw):
     """The typed configuration, or one line on the console before anything runs."""
     try:
         validate(raw, "../schemas/config.schema.yaml")
+        for path in workflow.config_settings.configfiles or ["config/config.yaml"]:
+            shardscope_config.settle_models(raw, Path(path).parent)
         return shardscope_config.load(raw)
     except WorkflowError as error:
         cause = error.__context__
