@@ -37,7 +37,7 @@ def analyse(sweep: Sweep, decision: Decision, traces: Path) -> ConditionsResult:
     """
     found = _Sweep(sweep, decision, traces)
     axes = tuple(found.axis(axis) for axis in sweep.axes)
-    unique = {point.workload: point for axis in axes for point in axis.points}
+    unique = {point.workload: point for axis in axes if axis.parameter is None for point in axis.points}
     dates = [record.finished_at for records in found.records.values() for record in records.values()]
     errors = [abs(row.error) for p in unique.values() for row in p.strategies if row.error is not None and not p.base]
     judged = [p for p in unique.values() if not p.base and p.fastest is not None and p.predicted_fastest is not None]
@@ -52,7 +52,7 @@ def analyse(sweep: Sweep, decision: Decision, traces: Path) -> ConditionsResult:
         base_measure=sweep.base.settings,
         axes=axes,
         grid=found.grid(),
-        holds=holds(decision.recommendation.name, [p for p in unique.values() if len(p.strategies) > 1]),
+        holds=holds(decision.recommendation.name, list(unique.values())),
         first=min(dates),
         last=max(dates),
         median_error=statistics.median(errors) if errors else None,
