@@ -63,7 +63,11 @@ class Trainer(Protocol):
 
 
 class Strategy(Protocol):
-    """One row of the comparison."""
+    """One row of the comparison.
+
+    A strategy whose gradients are known to be wrong with some versions of torch may also have a text `remedy`: what to
+    use instead. The run's notes say it when the comparison with `single` fails.
+    """
 
     name: str
     display_name: str
