@@ -17,8 +17,10 @@ import msgspec
 
 from shardscope.measure.environment import oom_kills
 from shardscope.measure.job import (
+    AGREED_FILE,
     EXITS_FILE,
     JOB_FILE,
+    Agreed,
     Job,
     RankError,
     RankExit,
@@ -27,6 +29,7 @@ from shardscope.measure.job import (
     read_json,
     write_json,
 )
+from shardscope.measure.network import command_at_rate
 
 __all__ = ["Ending", "run_job", "terminable"]
 
@@ -52,6 +55,7 @@ class Ending:
     phases: tuple[RankPhase, ...]
     killed_for_memory: bool  # the cgroup's oom_kill counter rose meanwhile
     log_tail: tuple[str, ...]
+    refused: str | None = None  # why the agent started no rank
 
 
 def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
@@ -63,6 +67,8 @@ def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
     write_json(folder / JOB_FILE, job)
     kills, start = oom_kills(), log.tell()
     command = [sys.executable, "-W", "ignore", "-m", "shardscope.measure.agent", str(folder), str(os.getpid())]
+    if job.settings.rate_mbit is not None and job.mode != "reference":
+        command = command_at_rate(job.settings.rate_mbit, command)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
     agent = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
@@ -89,6 +95,7 @@ def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
         phases=tuple(_read_all(folder, "phase", RankPhase)),
         killed_for_memory=oom_kills() > kills,
         log_tail=_tail(Path(log.name), start),
+        refused=_refusal(folder),
     )
 
 
@@ -136,6 +143,13 @@ def _is_rank(pid: int, folder: Path) -> bool:
 def _read(path: Path, kind: type[RankExits]) -> RankExits | None:
     try:
         return read_json(path, kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _refusal(folder: Path) -> str | None:
+    try:
+        return read_json(folder / AGREED_FILE, Agreed).refused
     except (OSError, msgspec.MsgspecError):
         return None
 
