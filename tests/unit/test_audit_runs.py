@@ -1,6 +1,7 @@
 """Two real runs that communicate more than planned: the audit names what is to blame."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,8 @@ def run(name: str, folder: Path) -> tuple[RunRecord, tuple[AuditRow, ...]]:
     result = attribute_run(folder / name)
     rows = blamed(audit(record.plan.collectives, result), record, result.summary_step)
     check = wire_check(record, volumes(result, "gloo"))
-    assert check is not None and check.expected_bytes > 0
+    if sys.platform == "linux":
+        assert check is not None and check.expected_bytes > 0 and check.counted_bytes > check.expected_bytes * 0.9
     return record, rows
 
 
