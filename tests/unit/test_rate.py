@@ -10,7 +10,7 @@ import pytest
 
 from shardscope.measure import network
 from shardscope.measure.launch import make_reference, run_strategy
-from shardscope.measure.network import command_at_rate, loopback_bytes, unavailable
+from shardscope.measure.network import command_at_rate, unavailable
 from shardscope.measure.record import RateCheck, failed_attempts, load_run
 from shardscope.measure.settings import MeasureSettings
 from shardscope.vocabulary import Status
@@ -56,7 +56,6 @@ def test_an_all_reduce_takes_its_bytes_over_the_rate(namespaces: None, tmp_path:
 def test_a_job_at_a_rate_says_so_and_takes_as_long_as_its_bytes(namespaces: None, tmp_path: Path) -> None:
     reference = tmp_path / "reference.npz"
     make_reference(spec=SPEC, settings=SETTINGS, output=reference, log=tmp_path / "log")
-    before = loopback_bytes()
     record = run_strategy(
         spec=SPEC,
         strategy="ddp",
@@ -68,7 +67,6 @@ def test_a_job_at_a_rate_says_so_and_takes_as_long_as_its_bytes(namespaces: None
         output=tmp_path / "ddp",
         log=tmp_path / "log",
     )
-    after = loopback_bytes()
     assert record.status is Status.OK, record.reason
     environment, plan, timing = record.environment, record.plan, record.timing
     assert environment is not None and environment.rate_mbit == 20.0 and environment.rate_check is not None
@@ -76,9 +74,6 @@ def test_a_job_at_a_rate_says_so_and_takes_as_long_as_its_bytes(namespaces: None
     wire_ns = 2 * sum(each.bytes for each in plan.collectives) * 8e3 / 20.0
     # The step is little but communication: it cannot be faster than the link, nor much slower.
     assert all(0.9 * wire_ns < ns < 2 * wire_ns for triple in timing.triples for ns in triple)
-    crossed = environment.rate_check.loopback_bytes
-    assert before is not None and after is not None
-    assert after - before < crossed, "the job's bytes went over the machine's own loopback"
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
