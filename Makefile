@@ -11,10 +11,13 @@ PY := .venv/bin/python
 READY := .venv/.installed
 endif
 
-.PHONY: report test check bench fuzz clean
+.PHONY: report conditions test check bench fuzz gpu-check clean
 
 report: $(READY)
 	$(PY) -m snakemake --cores $(CORES) reports/summary.md
+
+conditions: $(READY)
+	$(PY) -m snakemake --cores $(CORES) reports/conditions.md
 
 test: $(READY)
 	$(PY) -m pytest
@@ -32,6 +35,10 @@ bench: $(READY)
 
 fuzz: $(READY)
 	$(PY) -m tests.fuzz
+
+# Without a GPU it says so and fails with status 3: nothing was checked.
+gpu-check: $(READY)
+	$(PY) -m tests.gpu_check
 
 clean:
 	rm -rf .venv

@@ -21,6 +21,7 @@ include: "workflow/rules/attribution.smk"
 include: "workflow/rules/view.smk"
 include: "workflow/rules/selection.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/conditions.smk"
 include: "workflow/rules/imported.smk"
 
 

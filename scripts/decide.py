@@ -12,5 +12,5 @@ with reporting_to(snakemake.log[0]):
         Path(run).name: (Path(run), Path(attribution))
         for run, attribution in zip(snakemake.input.runs, snakemake.input.attributions, strict=True)
     }
-    decision = decide(workload, folders, load(snakemake.config).constraints[workload])
+    decision = decide(workload, folders, load(snakemake.config).constraints_of(workload))
     save(decision, Path(snakemake.output[0]))

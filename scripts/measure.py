@@ -8,14 +8,14 @@ from shardscope.measure.launch import run_strategy
 
 with reporting_to(snakemake.log[0]):
     config = load(snakemake.config)
-    strategy = snakemake.wildcards.strategy
+    workload, strategy = snakemake.wildcards.workload, snakemake.wildcards.strategy
     run_strategy(
-        spec=config.workloads[snakemake.wildcards.workload],
+        spec=config.spec_of(workload),
         strategy=strategy,
-        parameters=dict(config.strategy_parameters[strategy]),
+        parameters=dict(config.parameters_of(workload, strategy)),
         baseline=config.baseline,
         baseline_parameters=dict(config.strategy_parameters[config.baseline]),
-        settings=config.measure,
+        settings=config.settings_of(workload),
         reference=Path(snakemake.input.reference),
         output=Path(snakemake.output[0]),
         log=Path(snakemake.log[0]),

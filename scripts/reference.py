@@ -9,8 +9,8 @@ from shardscope.measure.launch import make_reference
 with reporting_to(snakemake.log[0]):
     config = load(snakemake.config)
     make_reference(
-        spec=config.workloads[snakemake.wildcards.workload],
-        settings=config.measure,
+        spec=config.spec_of(snakemake.wildcards.workload),
+        settings=config.settings_of(snakemake.wildcards.workload),
         output=Path(snakemake.output[0]),
         log=Path(snakemake.log[0]),
     )

@@ -3,7 +3,8 @@
 import datetime
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -16,11 +17,13 @@ from shardscope.errors import ConfigError, TraceError, did_you_mean
 from shardscope.measure.record import RUN_FILE
 from shardscope.measure.settings import MeasureSettings
 from shardscope.selection.constraints import Constraints
+from shardscope.selection.sweep import Point, Sweep, expand
+from shardscope.workload.source import check_model
 from shardscope.workload.spec import WorkloadSpec
 
 T = TypeVar("T")
 
-__all__ = ["Config", "ImportedRun", "explain", "load"]
+__all__ = ["Config", "ImportedRun", "explain", "load", "settle_models"]
 
 RESERVED = "comparison"  # reports/imported/comparison.md compares the imported runs
 
@@ -64,6 +67,36 @@ class Config:
     failures: str
     constraints: Mapping[str, Constraints]
     imported: Mapping[str, ImportedRun]
+    conditions: Sweep | None = None  # what reports/conditions.md measures besides
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Everything that has a folder under traces/: the workloads and the points of the sweep."""
+        return (*self.workloads, *(self.conditions.points if self.conditions is not None else ()))
+
+    def spec_of(self, workload: str) -> WorkloadSpec:
+        """The sizes of a workload, or of a point of the sweep."""
+        point = self._point(workload)
+        return self.workloads[workload] if point is None else point.spec
+
+    def settings_of(self, workload: str) -> MeasureSettings:
+        """How it is measured."""
+        point = self._point(workload)
+        return self.measure if point is None else point.settings
+
+    def parameters_of(self, workload: str, strategy: str) -> Mapping[str, Any]:
+        """The parameters of `strategy` when it is what is measured there. As a baseline it keeps its usual ones."""
+        point = self._point(workload)
+        return (point.parameters if point is not None else {}).get(strategy, self.strategy_parameters[strategy])
+
+    def constraints_of(self, workload: str) -> Constraints:
+        """What a recommendation must satisfy there."""
+        point = self._point(workload)
+        base = self.conditions.base.workload if point is not None and self.conditions is not None else workload
+        return self.constraints[base]
+
+    def _point(self, workload: str) -> Point | None:
+        return self.conditions.points.get(workload) if self.conditions is not None else None
 
 
 def explain(error: jsonschema.ValidationError) -> str:
@@ -124,19 +157,60 @@ def load(raw: Mapping[str, Any]) -> Config:
     parameters |= {name: _parameters("strategy_parameters", name, section) for name, section in sections.items()}
     if workloads and baseline not in chosen:
         raise ConfigError(f"config: baseline {baseline!r} is not among strategies {', '.join(chosen)}; add it there")
+    specs = {name: _workload(name, section) for name, section in workloads.items()}
+    settings = _convert(raw["measure"], MeasureSettings, "measure")
+    swept = raw.get("conditions") if workloads else None
     return Config(
-        workloads={name: _workload(name, section) for name, section in workloads.items()},
+        workloads=specs,
         strategies=chosen,
         strategy_parameters=parameters,
         baseline=baseline,
-        measure=_convert(raw["measure"], MeasureSettings, "measure"),
+        measure=settings,
         failures=raw["failures"],
         constraints={
             name: _convert(raw["constraints"] | section.get("constraints", {}), Constraints, "constraints")
             for name, section in workloads.items()
         },
         imported={name: _imported(name, section) for name, section in imported.items()},
+        conditions=None
+        if swept is None
+        else expand(
+            swept,
+            workloads=specs,
+            chosen=chosen,
+            parameters=parameters,
+            baseline=baseline,
+            settings=settings,
+        ),
     )
+
+
+def settle_models(raw: MutableMapping[str, Any], folder: Path) -> None:
+    """Look for the workloads' own models beside the configuration file as well, which lies in `folder`.
+
+    Sets `model_path` where it is not given and the model is found there but neither in the working folder nor on the
+    Python path.
+    """
+    for name, section in raw.get("workloads", {}).items():
+        if not section.get("model") or section.get("model_path") is not None:
+            continue
+        with suppress(ConfigError):  # sizes that cannot be are told by load()
+            spec = _convert({**_sizes(section), "name": name}, WorkloadSpec, f"workloads.{name}")
+            if not _is_there(spec):
+                check_model(msgspec.structs.replace(spec, model_path=str(folder)))
+                section["model_path"] = str(folder)
+
+
+def _is_there(spec: WorkloadSpec) -> bool:
+    try:
+        check_model(spec)
+    except ConfigError:
+        return False
+    return True
+
+
+def _sizes(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "constraints"}
 
 
 def _imported(name: str, section: Mapping[str, Any]) -> ImportedRun:
@@ -168,10 +242,14 @@ def _imported(name: str, section: Mapping[str, Any]) -> ImportedRun:
 
 
 def _workload(name: str, section: Mapping[str, Any]) -> WorkloadSpec:
-    fields = {key: value for key, value in section.items() if key != "constraints"}
-    spec = _convert({**fields, "name": name}, WorkloadSpec, f"workloads.{name}")
+    spec = _convert({**_sizes(section), "name": name}, WorkloadSpec, f"workloads.{name}")
     if name == "imported":
         raise ConfigError("config: workloads.imported: this name is taken by runs from elsewhere; choose another")
+    if spec.model is not None:
+        try:
+            check_model(spec)
+        except ConfigError as error:
+            raise ConfigError(f"config: workloads.{name}.model: {error}") from error
     return spec if spec.data is None else msgspec.structs.replace(spec, data=_data(name, spec, spec.data))
 
 

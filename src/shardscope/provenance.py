@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from shardscope import strategies
+from shardscope.workload.source import source_files
+from shardscope.workload.spec import WorkloadSpec
 
 __all__ = ["digest", "measuring_digest", "stage_digest"]
 
@@ -26,13 +28,21 @@ def stage_digest(*folders: str) -> str:
     return digest([*_files(*folders), *(PACKAGE / name for name in SHARED)])
 
 
-def measuring_digest(*names: str) -> str:
-    """Digest of measure/, workload/ and the files of the named strategies, nothing else.
+def measuring_digest(*names: str, workload: WorkloadSpec | None = None) -> str:
+    """Digest of measure/, workload/, the files of the named strategies and the workload's own model, nothing else.
 
-    Adding a strategy or editing the report therefore never measures again.
+    Adding a strategy or editing the report therefore never measures again. Raises ConfigError where the model's module
+    is not found.
     """
     own = [path for name in names for path in strategies.source_files(name)]
-    return digest([*_files("measure", "workload"), *own])
+    inside = digest([*_files("measure", "workload"), *own])
+    model = source_files(workload) if workload is not None else ()
+    if not model:
+        return inside
+    total = hashlib.sha256(inside.encode())
+    for name, path in model:
+        total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:16]
 
 
 def _files(*folders: str) -> list[Path]:

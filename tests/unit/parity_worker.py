@@ -36,9 +36,18 @@ ODD = WorkloadSpec(
     mlp_ratio=3,
 )  # fmt: skip
 HALF = msgspec.structs.replace(TINY, name="half", dtype="bfloat16")
+# Two stages on each of 4 ranks; enough micro-batches for the zero-bubble schedule to fill.
+DEEP = msgspec.structs.replace(TINY, name="deep", layers=9, micro_batches=8)
+# Mixture of experts. Dense strategies train it too; those that need what it lacks do not apply.
+EXPERTS = msgspec.structs.replace(
+    TINY, name="experts", layers=2, model="shardscope.workload.experts:build", model_options={"experts": 4, "top": 2}
+)
 
 
-corpus_of = cache(load_corpus)
+@cache
+def corpus() -> bytes:
+    """The default text, the same for all workloads here."""
+    return load_corpus(TINY)
 
 
 def scale_gradients(trainer: Any) -> None:
@@ -55,6 +64,11 @@ def scale_gradients(trainer: Any) -> None:
     trainer.forward_backward = forward_backward
 
 
+def leave_sums(trainer: Any) -> None:
+    """Gradients stay sums over the ranks' losses, or never become sums."""
+    trainer.after_backward = lambda: None
+
+
 def skip_a_shard(trainer: Any) -> None:
     """Every rank trains on the first part of the batch."""
     trainer.replica = 0
@@ -66,7 +80,7 @@ def drop_a_stage(trainer: Any) -> None:
 
     def forward_backward(*args: Any, **options: Any) -> float:
         loss: float = original(*args, **options)
-        if trainer.rank == trainer.last:
+        if len(trainer.stages) - 1 in trainer.parts:
             trainer.optimizer.zero_grad(set_to_none=True)
         return loss
 
@@ -98,6 +112,8 @@ BROKEN: Mapping[str, tuple[str, Callable[[Any], None]]] = {
     "ddp, a shard skipped": ("ddp", skip_a_shard),
     "zero2, a shard skipped": ("zero2", skip_a_shard),
     "pipeline_gpipe, a stage dropped": ("pipeline_gpipe", drop_a_stage),
+    "sequence_ulysses, gradients skipped": ("sequence_ulysses", leave_sums),
+    "expert, gradients skipped": ("expert", leave_sums),
     "ddp, reduced every micro-batch": ("ddp", reduce_every_micro_batch),
     "tensor_sequence, norms left partial": ("tensor_sequence", leave_norms_partial),
     "zero3, never resharded": ("zero3", never_reshard),
@@ -113,19 +129,22 @@ def cases(world_size: int) -> Iterator[Case]:
     More ranks than cores are slow, so bfloat16 and most of the broken strategies run at 2 ranks only.
     """
     others = [name for name in strategies.names() if name != "single"]
-    chosen = {TINY: others, ODD: others}
+    chosen = [(TINY, others), (ODD, others), (EXPERTS, ["ddp", "expert", "pipeline_1f1b"])]
     if world_size == 2:
-        chosen[HALF] = ["ddp", "zero1", "zero3", "pipeline_1f1b", "tensor_sequence"]
-    for spec, names in chosen.items():
+        chosen.append((HALF, ["ddp", "zero1", "zero3", "pipeline_1f1b", "tensor_sequence"]))
+    else:
+        chosen.append((DEEP, ["pipeline_interleaved", "pipeline_zbv"]))
+    for spec, names in chosen:
         for name in ("single", *names):
             if strategies.get(name).not_applicable(spec, world_size) is None:
                 yield f"{spec.name}/{name}", spec, name, {}, None
     for cap in (0.01, 0.05):
         yield f"tiny/ddp at {cap}", TINY, "ddp", {"bucket_cap_mb": cap}, None
-        yield f"odd/ddp at {cap}", ODD, "ddp", {"bucket_cap_mb": cap}, None
+        if world_size == 2:
+            yield f"odd/ddp at {cap}", ODD, "ddp", {"bucket_cap_mb": cap}, None
     for label in broken(world_size):
         name, breakage = BROKEN[label]
-        yield label, TINY, name, {}, breakage
+        yield label, EXPERTS if name == "expert" else TINY, name, {}, breakage
 
 
 def broken(world_size: int) -> list[str]:
@@ -138,7 +157,7 @@ def observe(
     spec: WorkloadSpec, name: str, given: dict[str, Any], breakage: Callable[[Any], None] | None, world_size: int
 ) -> dict[str, Any]:
     """What this rank sees of one strategy: losses, gradients at step 0, state bytes and c10d calls of one step."""
-    rank, strategy, corpus = dist.get_rank(), strategies.get(name), corpus_of(spec)
+    rank, strategy = dist.get_rank(), strategies.get(name)
     parameters = strategies.resolve_parameters(name, given)
     trainer: Any = strategy.build(
         BuildContext(
@@ -150,7 +169,7 @@ def observe(
     seen: dict[str, Any] = {"losses": []}
     with Sidecar(trainer.axes()) as sidecar:
         for step in range(STEPS):
-            inputs, targets = batch(spec, corpus, step)
+            inputs, targets = batch(spec, corpus(), step)
             observed = step == OBSERVED_STEP
             sidecar.step = step if observed else None
             loss = trainer.forward_backward(inputs, targets, share_loss=not observed)

@@ -30,6 +30,7 @@ from shardscope.measure.record import (
     Timing,
     TraceFile,
 )
+from shardscope.strategies import names, resolve_parameters
 from shardscope.vocabulary import Axis, Evidence, Kind, Status
 from shardscope.workload.spec import WorkloadSpec
 
@@ -85,6 +86,8 @@ class Fake:
     extra_calls: int = 0
     flags: tuple[str, ...] = ()
     clock_residual_ns: int = 2000
+    flops: int = 20_000_000_000
+    plan_bytes: int = 4 * MB  # of each kind
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -127,7 +130,10 @@ def record_of(fake: Fake, rng: random.Random) -> RunRecord:
         finished_at="2026-01-02T03:05:05+00:00",
         workload=fake.spec,
         strategy=StrategyRecord(
-            name=fake.name, display_name=fake.display or fake.name, shards=fake.shards, parameters={}
+            name=fake.name,
+            display_name=fake.display or fake.name,
+            shards=fake.shards,
+            parameters=resolve_parameters(fake.name, {}) if fake.name in names() else {},
         ),
         baseline=fake.baseline,
         failure=fake.failure,
@@ -148,7 +154,7 @@ def record_of(fake: Fake, rng: random.Random) -> RunRecord:
             triples=triples if paired else (),
             candidate_ns=own,
             tokens_per_step=fake.spec.tokens_per_step,
-            flops_per_step=20_000_000_000,
+            flops_per_step=fake.flops,
             matmul_peak_flops_per_s=5e11,
         ),
         latency=Latency(
@@ -202,7 +208,7 @@ def plan_of(fake: Fake, state: int) -> Plan:
             for rank in fake.ranks
         ),
         collectives=tuple(
-            ExpectedCollective(kind=kind, axis=axis, group=fake.ranks, count=4, bytes=4 * MB, what="test")
+            ExpectedCollective(kind=kind, axis=axis, group=fake.ranks, count=4, bytes=fake.plan_bytes, what="test")
             for kind, (axis, *_) in fake.parts.items()
         ),
         stages=(),

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import yaml
 
-from shardscope.config import explain, load
+from shardscope.config import explain, load, settle_models
 from shardscope.configfile import refuse_unreadable
 from shardscope.errors import ConfigError, did_you_mean
 
@@ -60,6 +60,19 @@ def _with(extra: str = "", *, name: str = "tiny", more: str = "", sizes: str = S
         (_with(f", data: {'a' * 5000}"), "name a text file or leave it out"),
         (_with(', data: "a\\0b"'), "name a text file or leave it out"),
         (_with(", data: ~/no/such/text"), "no such file: ~/no/such/text"),
+        (_with(", model: no.such:build"), "config: workloads.tiny.model: workload tiny: model no.such:build"),
+        (_with(", model: build"), "config.workloads.tiny.model: 'build' is not allowed here"),
+        (_with(", model_options: {a: 1}"), "model_options and model_path belong to a `model`"),
+        (_with(more="measure: {rate_mbit: 0}"), "config.measure.rate_mbit: 0 is less than the minimum of 1"),
+        (_with(more="conditions: {}"), "config.conditions: 'axes' is a required property"),
+        (_with(more="conditions: {axes: {}}"), "config.conditions.axes"),
+        (_with(more="conditions: {axes: {layer: [2]}}"), "unknown key 'layer' (did you mean 'layers'?)"),
+        (_with(more="conditions: {axes: {layers: 2}}"), "write a list, like [a, b]"),
+        (
+            _with(more="conditions: {axes: {layers: [0]}}"),
+            "config.conditions.axes.layers.0: 0 is less than the minimum",
+        ),
+        (_with(more="conditions: {axes: {layers: [4]}}"), "nothing to compare with the baseline 'ddp'"),
     ],
 )
 def test_mistakes_name_the_place_and_the_remedy(text: str, expected: str) -> None:
@@ -73,6 +86,19 @@ def test_a_text_shorter_than_one_sample_is_refused_before_anything_runs(tmp_path
     path = tmp_path / "text"
     path.write_bytes(content)
     assert f"has {len(content)} bytes, one sample needs 18" in _line(_with(f", data: '{path}'"))
+
+
+def test_a_model_beside_the_configuration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "mine_beside.py").write_text("def build(spec): ...\n")
+    monkeypatch.chdir(tmp_path)
+    raw = DEFAULTS | yaml.safe_load(_with(", model: mine_beside:build"))
+    settle_models(raw, Path("config"))
+    assert load(raw).workloads["tiny"].model_path == "config"
+    (tmp_path / "mine_beside.py").write_text("def build(spec): ...\n")
+    again = DEFAULTS | yaml.safe_load(_with(", model: mine_beside:build"))
+    settle_models(again, Path("config"))
+    assert load(again).workloads["tiny"].model_path is None, "the working folder comes first"
 
 
 def test_home_is_expanded_in_the_data_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ def machine(physical: int, quota: float | None = None) -> Machine:
         ("auto", 0, 16, 2.9, 2, 1),  # the quota counts, rounded down
         ("auto", 0, 1, None, 2, 1),  # two ranks at least: oversubscribed, and labelled so
         ("auto", 0, 8, 0.5, 2, 1),
-        ("auto", 1, 4, None, 4, 1),  # one GPU is none
+        ("auto", 1, 4, None, 1, 4),  # one GPU: only `single`, on it
+        (2, 1, 4, None, 2, 2),  # asked for: two ranks, which one GPU cannot hold, on the CPU
         ("auto", 8, 4, None, 8, 1),
         (3, 8, 64, None, 3, 21),
     ],

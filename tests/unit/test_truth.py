@@ -17,7 +17,7 @@ from shardscope.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.slow
 
-SPEC = WorkloadSpec(name="truth", layers=2, hidden=16, heads=2, sequence_length=8, global_batch=8, micro_batches=4)
+SPEC = WorkloadSpec(name="truth", layers=4, hidden=16, heads=2, sequence_length=8, global_batch=8, micro_batches=4)
 SETTINGS = MeasureSettings(
     world_size=2, triples=3, warmup_steps=1, requests=3, loss_steps=4, profiled_steps=3, timeout_s=120
 )
@@ -84,16 +84,29 @@ def test_communication_under_known_work_is_overlapped(late: Attribution) -> None
     assert row.compute_ns == pytest.approx(known * MS, rel=0.05)
 
 
-@pytest.mark.parametrize("schedule", ["GPIPE", "ONE_F_ONE_B"])
-def test_equal_stages_show_the_bubble_of_the_closed_form(schedule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "stages", "parts", "expected"),
+    [  # p = 2, m = 4; parts of equal length that a stage does per micro-batch: forward, backward or its two halves
+        ("GPIPE", 1, 2, 1 / (4 + 1)),
+        ("ONE_F_ONE_B", 1, 2, 1 / (4 + 1)),
+        ("INTERLEAVED", 2, 2, 1 / (2 * 4 + 1)),
+        ("ZERO_BUBBLE", 2, 3, 0.5 / (3 * 4 + 0.5)),
+    ],
+)
+def test_equal_stages_show_the_bubble_of_the_closed_form(
+    schedule: str, stages: int, parts: int, expected: float, tmp_path: Path
+) -> None:
     result = measured(schedule, tmp_path)
     (pipeline,) = result.pipelines
-    expected = (2 - 1) / (SPEC.micro_batches + 2 - 1)
     assert pipeline.closed_form_fraction == pytest.approx(expected)
     assert pipeline.measured_fraction == pytest.approx(expected, abs=0.03)
     assert not pipeline.upper_bound, "micro-batches are marked"
     assert pipeline.micro_batches == SPEC.micro_batches
+    known = stages * parts * SPEC.micro_batches * truth.STAGE_MS * MS
     for row in summary_rows(result).values():
         assert row.total_ns == row.window_ns
         assert row.bubble_ns is not None
-        assert row.compute_ns >= 2 * SPEC.micro_batches * truth.STAGE_MS * MS
+        assert row.compute_ns == pytest.approx(known, rel=0.1), "all of it is compute, and nothing else"
+        assert Kind.SEND_RECEIVE not in (row.attributed_wait_ns or {})
+    for match in result.collectives:
+        assert match.kind is not Kind.SEND_RECEIVE or match.matched_by == "order"

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shardscope.errors import ConfigError
 from shardscope.workload.data import batch, load_corpus
-from shardscope.workload.model import build_model
+from shardscope.workload.model import build_model, build_stage
 from shardscope.workload.shapes import (
     activation_bytes,
     flops_per_step,
@@ -63,7 +63,7 @@ def test_activation_bytes_follow_the_formula() -> None:
 def test_a_part_of_the_model_equals_that_part_of_the_whole() -> None:
     whole = build_model(SPEC).state_dict()
     for layers, first, last in (([0], True, False), ([1, 2], False, True)):
-        part = build_model(SPEC, layers, first=first, last=last).state_dict()
+        part = build_stage(SPEC, layers, first=first, last=last).state_dict()
         assert list(part) == list(stage_names(SPEC, layers, first=first, last=last))
         assert all(torch.equal(part[name], whole[name]) for name in part)
 

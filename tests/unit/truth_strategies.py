@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from shardscope.measure.record import Plan, RankState
 from shardscope.strategies.base import BuildContext, Trainer
-from shardscope.strategies.pipeline import Pipeline
+from shardscope.strategies.pipeline import Interleaved, Pipeline, ZeroBubble
 from shardscope.vocabulary import Axis
 from shardscope.workload.spec import WorkloadSpec
 
@@ -82,21 +82,52 @@ class _LateTrainer:
         return None
 
 
+@torch.library.custom_op("truth::hand_over", mutates_args=())
+def hand_over(weight: torch.Tensor) -> torch.Tensor:
+    """Takes no time forward; its gradient does."""
+    return weight.clone()
+
+
+hand_over.register_autograd(lambda context, gradient: work(gradient, STAGE_MS))
+
+
+def stages_work(trainer: Any, weights_too: bool = False) -> Trainer:
+    """Every stage does the same known work beside next to nothing; with `weights_too` its weights' gradient as well."""
+    for part in trainer.parts.values():
+        plain, weight = part.forward, torch.nn.Parameter(torch.zeros(1))
+        part.register_parameter("late", weight)
+
+        def forward(x: torch.Tensor, plain: Any = plain, weight: torch.Tensor = weight) -> torch.Tensor:
+            result: torch.Tensor = work(plain(x), STAGE_MS)
+            return result + hand_over(weight) if weights_too else result
+
+        part.forward = forward
+    return trainer  # type: ignore[no-any-return]
+
+
 class Stages(Pipeline):
-    """A pipeline whose stages do the same known work beside next to nothing."""
+    """A pipeline of known work."""
 
     def build(self, context: BuildContext) -> Trainer:
-        trainer: Any = super().build(context)
-        plain = trainer.model.forward
+        return stages_work(super().build(context))
 
-        def forward(x: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = work(plain(x), STAGE_MS)
-            return result
 
-        trainer.model.forward = forward
-        return trainer
+class TwoStages(Interleaved):
+    """The same with two stages on each rank."""
+
+    def build(self, context: BuildContext) -> Trainer:
+        return stages_work(super().build(context))
+
+
+class InputsAndWeights(ZeroBubble):
+    """The same with the backward in two parts, each as long as the forward."""
+
+    def build(self, context: BuildContext) -> Trainer:
+        return stages_work(super().build(context), weights_too=True)
 
 
 LATE = Late()
 GPIPE = Stages(name="truth_gpipe", display_name="GPipe", schedule="ScheduleGPipe")
 ONE_F_ONE_B = Stages(name="truth_1f1b", display_name="1F1B", schedule="Schedule1F1B")
+INTERLEAVED = TwoStages(name="truth_interleaved", display_name="interleaved", schedule="ScheduleInterleaved1F1B")
+ZERO_BUBBLE = InputsAndWeights(name="truth_zbv", display_name="ZBV", schedule="ScheduleZBVZeroBubble")

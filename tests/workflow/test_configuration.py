@@ -53,5 +53,8 @@ def test_a_section_given_twice_is_refused_and_not_half_ignored(fresh: Project) -
 def test_the_shipped_configurations_are_valid(fresh: Project) -> None:
     for path in sorted((fresh.root / "repo" / "config").glob("*.yaml")):
         (fresh.root / "config.yaml").write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-        planned = fresh.planned()
-        assert planned["measure"] == len(yaml.safe_load(path.read_text())["strategies"]), path.name
+        planned, raw = fresh.planned(), yaml.safe_load(path.read_text())
+        assert planned["measure"] == len(raw["strategies"]) * len(raw["workloads"]), path.name
+        if "conditions" in raw:
+            # The sweep waits to be asked for, and asks for nothing but points of its own.
+            assert fresh.planned("reports/conditions.md")["measure"] > planned["measure"]

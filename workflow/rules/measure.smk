@@ -1,6 +1,6 @@
 rule reference:
     input:
-        lambda wildcards: CONFIG.workloads[wildcards.workload].data or [],
+        lambda wildcards: CONFIG.spec_of(wildcards.workload).data or [],
     output:
         "traces/{workload}/reference.npz",
     log:
@@ -11,9 +11,11 @@ rule reference:
         "../../environment.yml"
     threads: workflow.cores
     params:
-        digest=provenance.measuring_digest("single"),
-        workload=lambda wildcards: repr(CONFIG.workloads[wildcards.workload]),
-        measure=repr(CONFIG.measure),
+        digest=lambda wildcards: provenance.measuring_digest(
+            "single", workload=CONFIG.spec_of(wildcards.workload)
+        ),
+        workload=lambda wildcards: repr(CONFIG.spec_of(wildcards.workload)),
+        measure=lambda wildcards: repr(CONFIG.settings_of(wildcards.workload)),
     script:
         "../../scripts/reference.py"
 

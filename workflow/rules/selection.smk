@@ -14,6 +14,6 @@ rule decide:
     params:
         digest=provenance.stage_digest("selection"),
         strategies=CONFIG.strategies,
-        constraints=lambda wildcards: repr(CONFIG.constraints[wildcards.workload]),
+        constraints=lambda wildcards: repr(CONFIG.constraints_of(wildcards.workload)),
     script:
         "../../scripts/decide.py"

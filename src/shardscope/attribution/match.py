@@ -187,10 +187,7 @@ def _clear_last(arrivals: Mapping[int, int], residual: int) -> int | None:
 
 
 def _split_pair(match: Matched, offsets: Mapping[int, int], residual: int) -> None:
-    posted = {
-        rank: (item.posted if item.posted is not None else item.arrival) - offsets.get(rank, 0)
-        for rank, item in match.members.items()
-    }
+    posted = {rank: _ready(item) - offsets.get(rank, 0) for rank, item in match.members.items()}
     ends = {rank: item.end - offsets.get(rank, 0) for rank, item in match.members.items()}
     start = max(posted.values())
     match.last_rank = _clear_last(posted, residual)
@@ -210,3 +207,16 @@ def _split_pair(match: Matched, offsets: Mapping[int, int], residual: int) -> No
         item.split_at(min(max(start + offsets.get(rank, 0), item.arrival), item.end))
     match.transfer = min(max(0, ends[rank] - max(start, posted[rank])) for rank in posted)
     match.exact = True
+
+
+def _ready(item: Communication) -> int:
+    """When one side of a pair began to take part.
+
+    On gloo a receive posted long before its rank waits for it (interleaved schedules do so) does not tell when the
+    message came: it may have moved under compute. What can cost time is what is left once the rank waits.
+    """
+    if item.posted is None:
+        return item.arrival
+    if item.direction == "receive" and (not len(item.gap) or int(item.gap[0, 0]) > item.call_end):
+        return int(item.gap[0, 0]) if len(item.gap) else item.end
+    return item.posted

@@ -10,11 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import parse_args, run
 
-from shardscope.errors import MeasurementError
+from shardscope.errors import ConfigError, MeasurementError
 from shardscope.measure.environment import inspect_machine, resolve_world_size, threads_per_rank
 from shardscope.measure.job import (
     AGREED_FILE,
@@ -29,6 +30,7 @@ from shardscope.measure.job import (
 )
 from shardscope.measure.lifetime import end_with_parent
 from shardscope.measure.resolve import find_strategy
+from shardscope.workload.shapes import flops_per_step
 
 __all__ = ["main"]
 
@@ -39,6 +41,9 @@ def main(folder: Path, parent: int) -> int:
     job = read_json(folder / JOB_FILE, Job)
     agreed = _agree(job)
     write_json(folder / AGREED_FILE, agreed)
+    if agreed.refused is not None:
+        print(agreed.refused, file=sys.stderr)
+        return 1
     if agreed.not_applicable is not None:
         return 0
     os.environ["OMP_NUM_THREADS"] = str(agreed.threads_per_rank)
@@ -67,23 +72,37 @@ def main(folder: Path, parent: int) -> int:
 def _agree(job: Job) -> Agreed:
     """World size, threads, and whether the strategy applies there."""
     machine = inspect_machine()
+    alone = Agreed(
+        world_size=1,
+        threads_per_rank=machine.cores_for_ranks,
+        not_applicable=None,
+        baseline_not_applicable=None,
+        plan=None,
+    )
+    try:
+        flops = flops_per_step(job.spec)
+    except ConfigError as error:  # an own model that cannot be imported or built
+        return msgspec.structs.replace(alone, refused=str(error))
     if job.mode == "reference":
-        return Agreed(
-            world_size=1,
-            threads_per_rank=machine.cores_for_ranks,
-            not_applicable=None,
-            baseline_not_applicable=None,
-            plan=None,
-        )
+        return alone
     size = resolve_world_size(job.settings.world_size, torch.cuda.device_count(), machine)
     strategy = find_strategy(job.strategy)
-    reason = strategy.not_applicable(job.spec, size)
+    reason, plan = strategy.not_applicable(job.spec, size), None
+    if reason is None:
+        try:
+            plan = strategy.plan(job.spec, size, job.parameters)
+        except ConfigError as error:  # the strategy applies, but not with these parameters
+            reason = str(error)
+    if reason is not None and size == 1 and job.settings.world_size == "auto":
+        # Not a claim about this strategy: one GPU holds one rank.
+        reason += "; this machine has one GPU, where only `single` is measured; measure.world_size: 2 takes CPU ranks"
     return Agreed(
         world_size=size,
         threads_per_rank=threads_per_rank(size, machine),
         not_applicable=reason,
         baseline_not_applicable=find_strategy(job.baseline).not_applicable(job.spec, size),
-        plan=strategy.plan(job.spec, size, job.parameters) if reason is None else None,
+        plan=plan,
+        flops_per_step=flops,
     )
 
 

@@ -1,7 +1,7 @@
 """Put the ranks' results together, trusting none of them. Torch-free."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from shardscope.measure.record import (
     Timing,
     TraceFile,
 )
+from shardscope.measure.resolve import find_strategy
 from shardscope.workload.shapes import flops_per_step
 
 __all__ = ["agreed_facts", "collect"]
@@ -45,7 +46,7 @@ def collect(job: Job, folder: Path, base: RunRecord) -> RunRecord:
         base,
         plan=agreed.plan,
         environment=first.environment,
-        timing=_timing(job, first),
+        timing=_timing(job, agreed, first),
         latency=Latency(baseline_ns=first.latency_baseline_ns, candidate_ns=first.latency_candidate_ns),
         all_cores=_all_cores(first, results),
         memory=tuple(result.memory for result in results if result.memory is not None),
@@ -56,7 +57,8 @@ def collect(job: Job, folder: Path, base: RunRecord) -> RunRecord:
         traces=tuple(_trace(folder, result) for result in results if result.trace is not None),
         profiled_steps=first.profiled_steps,
         communication={str(result.rank): result.communication for result in results if result.active},
-        notes=_notes(agreed, first, results),
+        notes=(*_notes(agreed, first, results), *_remedy(job, first)),
+        wire=first.wire,
     )
 
 
@@ -122,15 +124,17 @@ def _check_times(job: Job, first: RankResult) -> None:
         raise MeasurementError(f"rank 0 returned a matmul peak of {peak}")
 
 
-def _timing(job: Job, first: RankResult) -> Timing:
+def _timing(job: Job, agreed: Agreed, first: RankResult) -> Timing:
     return Timing(
         mode=first.mode,
         baseline=None if first.mode == "alone" else job.baseline,
         triples=first.triples,
         candidate_ns=first.candidate_ns,
         tokens_per_step=job.spec.tokens_per_step,
-        flops_per_step=flops_per_step(job.spec),
+        # Nothing of an own model is imported here: the agent has counted.
+        flops_per_step=flops_per_step(job.spec) if job.spec.model is None else agreed.flops_per_step,
         matmul_peak_flops_per_s=first.matmul_peak_flops_per_s,
+        memory_bytes_per_s=first.memory_bytes_per_s,
     )
 
 
@@ -173,3 +177,10 @@ def _notes(agreed: Agreed, first: RankResult, results: Sequence[RankResult]) -> 
     if first.environment is not None and first.environment.oversubscribed:
         notes.append("more ranks than cores: times are no evidence; memory, bytes and parity are")
     return tuple(notes)
+
+
+def _remedy(job: Job, first: RankResult) -> Iterator[str]:
+    """What a strategy known to compute something else on some versions of torch names as the safe way to the same."""
+    remedy = getattr(find_strategy(job.strategy), "remedy", None)
+    if remedy is not None and first.parity is not None and not first.parity.passed:
+        yield f"its gradients are not those of one process; {remedy}"

@@ -61,10 +61,14 @@ def inspect_machine() -> Machine:
 
 
 def resolve_world_size(setting: int | Literal["auto"], gpus: int, machine: Machine) -> int:
-    """`setting`, or for "auto": `gpus` if at least 2, else physical cores within affinity and quota, from 2 to 4."""
+    """`setting`, or for "auto": `gpus` if there are any, else physical cores within affinity and quota, from 2 to 4.
+
+    With one GPU that is one rank: `single` runs on it and nothing else applies. Ranks on the CPU beside it would be
+    measured on another kind of device than `single`.
+    """
     if setting != "auto":
         return setting
-    return gpus if gpus >= 2 else min(max(machine.cores_for_ranks, LEAST_RANKS), MOST_RANKS)
+    return gpus if gpus >= 1 else min(max(machine.cores_for_ranks, LEAST_RANKS), MOST_RANKS)
 
 
 def threads_per_rank(world_size: int, machine: Machine) -> int:

@@ -12,6 +12,7 @@ from shardscope.measure.record import (
     Parity,
     Plan,
     RankMemory,
+    WireCount,
 )
 from shardscope.measure.settings import MeasureSettings
 from shardscope.workload.spec import WorkloadSpec
@@ -64,6 +65,8 @@ class Agreed(_Message, kw_only=True, frozen=True):
     not_applicable: str | None
     baseline_not_applicable: str | None
     plan: Plan | None
+    flops_per_step: int | None = None  # of an own model; None: not counted
+    refused: str | None = None  # why no rank was started: the workload's own model cannot be used
 
 
 class RankPhase(_Message, kw_only=True, frozen=True):
@@ -127,6 +130,8 @@ class RankResult(_Message, kw_only=True, frozen=True):
     all_cores_baseline_ns: tuple[int, ...] = ()
     profiled_step_ns: int | None = None
     plain_step_ns: int | None = None
+    memory_bytes_per_s: float | None = None
+    wire: WireCount | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -16,6 +16,7 @@ from shardscope.errors import MeasurementError, cannot_write
 from shardscope.measure.collect import agreed_facts, collect
 from shardscope.measure.folder import earlier_result, kept_files, publish, working_folder
 from shardscope.measure.job import Job, Mode
+from shardscope.measure.network import unavailable
 from shardscope.measure.process import Ending, run_job, terminable
 from shardscope.measure.record import SCHEMA_VERSION, Failure, RunRecord, StrategyRecord, failed_attempts
 from shardscope.measure.reference import load_reference
@@ -81,7 +82,7 @@ def run_strategy(
         if record.status is Status.FAILED:
             if failures == "stop":
                 raise MeasurementError(f"{row.name} on {spec.name}: {record.reason}; see {log}")
-            record, files = _keep_earlier(record, earlier, output)
+            record, files = _keep_earlier(record, earlier, output, settings.rate_mbit)
         publish(record, files, output, work)
     return record
 
@@ -112,6 +113,13 @@ def make_reference(*, spec: WorkloadSpec, settings: MeasureSettings, output: Pat
 
 def _measure(job: Job, base: RunRecord, work: Path, log: BinaryIO) -> tuple[RunRecord, dict[str, Path]]:
     """Launch, again with less in memory where that was the trouble, until there is an answer."""
+    rate = job.settings.rate_mbit
+    obstacle = unavailable(rate) if rate is not None else None
+    if obstacle is not None:
+        # Counted like a failure, so that the next run looks again: a package may have been installed meanwhile.
+        reason = f"a rate of {rate:g} Mbit/s cannot be emulated: {obstacle}"
+        attempts = base.failed_attempts + 1
+        return msgspec.structs.replace(base, status=Status.NOT_APPLICABLE, reason=reason, failed_attempts=attempts), {}
     deadline = time.monotonic() + job.settings.timeout_s
     mode: Mode = "alternate"
     while True:
@@ -164,12 +172,16 @@ def _finished(job: Job, base: RunRecord, folder: Path, ending: Ending) -> tuple[
     return record, {trace.file: folder / trace.file for trace in record.traces}
 
 
-def _keep_earlier(record: RunRecord, earlier: RunRecord | None, output: Path) -> tuple[RunRecord, dict[str, Path]]:
+def _keep_earlier(
+    record: RunRecord, earlier: RunRecord | None, output: Path, rate: float | None
+) -> tuple[RunRecord, dict[str, Path]]:
     """The earlier result with the failure noted, if it measured the same thing; else the failure itself."""
     if earlier is None or earlier.status is not Status.OK:
         return record, {}
     files = kept_files(earlier, output)
-    if (earlier.workload, earlier.strategy.parameters) != (record.workload, record.strategy.parameters) or not files:
+    same = (earlier.workload, earlier.strategy.parameters) == (record.workload, record.strategy.parameters)
+    at = earlier.environment.rate_mbit if earlier.environment is not None else None
+    if not same or at != rate or not files:
         return record, {}
     kept = msgspec.structs.replace(
         earlier,

@@ -19,9 +19,11 @@ import msgspec
 from shardscope.measure.disk import full_disk
 from shardscope.measure.environment import oom_kills
 from shardscope.measure.job import (
+    AGREED_FILE,
     EXITS_FILE,
     JOB_FILE,
     LOG_PREFIX,
+    Agreed,
     Job,
     RankError,
     RankExit,
@@ -30,6 +32,7 @@ from shardscope.measure.job import (
     read_json,
     write_json,
 )
+from shardscope.measure.network import command_at_rate
 from shardscope.measure.progress import Watch
 
 __all__ = ["Ending", "run_job", "terminable"]
@@ -57,6 +60,7 @@ class Ending:
     killed_for_memory: bool  # the cgroup's oom_kill counter rose meanwhile
     full_disk: str | None  # what to say about it, if nothing more can be written in the job's folder
     log_tail: tuple[str, ...]
+    refused: str | None = None  # why the agent started no rank
 
 
 def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
@@ -68,6 +72,8 @@ def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
     write_json(folder / JOB_FILE, job)
     kills, start = oom_kills(), log.tell()
     command = [sys.executable, "-W", "ignore", "-m", "shardscope.measure.agent", str(folder), str(os.getpid())]
+    if job.settings.rate_mbit is not None and job.mode != "reference":
+        command = command_at_rate(job.settings.rate_mbit, command)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "ignore"}
     timed_out = False
     with Watch(job) as watch:
@@ -94,6 +100,7 @@ def run_job(job: Job, log: BinaryIO, deadline: float) -> Ending:
         killed_for_memory=oom_kills() > kills,
         full_disk=full_disk(folder),
         log_tail=_tail(Path(log.name), start),
+        refused=_refusal(folder),
     )
 
 
@@ -141,6 +148,13 @@ def _is_rank(pid: int, folder: Path) -> bool:
 def _read(path: Path, kind: type[RankExits]) -> RankExits | None:
     try:
         return read_json(path, kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _refusal(folder: Path) -> str | None:
+    try:
+        return read_json(folder / AGREED_FILE, Agreed).refused
     except (OSError, msgspec.MsgspecError):
         return None
 

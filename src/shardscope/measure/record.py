@@ -27,10 +27,12 @@ __all__ = [
     "ProfilerCost",
     "RankMemory",
     "RankState",
+    "RateCheck",
     "RunRecord",
     "StrategyRecord",
     "Timing",
     "TraceFile",
+    "WireCount",
     "failed_attempts",
     "load_run",
 ]
@@ -101,6 +103,15 @@ class CommunicationCall(_Record, kw_only=True, frozen=True):
     source: int | None = None  # send_receive only: global ranks
     destination: int | None = None
     tag: int | None = None
+    backward: bool | None = None  # issued from inside autograd's backward
+
+
+class RateCheck(_Record, kw_only=True, frozen=True):
+    """One all-reduce at an emulated rate: bytes it put on the loopback (all ranks, with headers), and its time."""
+
+    payload_bytes: int
+    loopback_bytes: int
+    took_ns: int
 
 
 class Environment(_Record, kw_only=True, frozen=True):
@@ -118,6 +129,8 @@ class Environment(_Record, kw_only=True, frozen=True):
     memory_bytes: int
     versions: dict[str, str]  # python, torch, …
     oversubscribed: bool  # more ranks than cores: times are no evidence
+    rate_mbit: float | None = None  # emulated: what all ranks together can send, 10⁶ bit/s; None: the machine's own
+    rate_check: RateCheck | None = None
 
 
 class Timing(_Record, kw_only=True, frozen=True):
@@ -132,8 +145,9 @@ class Timing(_Record, kw_only=True, frozen=True):
     triples: tuple[tuple[int, int, int], ...]
     candidate_ns: tuple[int, ...]
     tokens_per_step: int
-    flops_per_step: int  # model FLOPs, formula in workload.spec
+    flops_per_step: int | None  # model FLOPs (workload.shapes); None: an own model's that could not be counted
     matmul_peak_flops_per_s: float | None  # measured here, all ranks together
+    memory_bytes_per_s: float | None = None  # of a copy, read and written bytes, all ranks together
 
 
 class Latency(_Record, kw_only=True, frozen=True):
@@ -183,6 +197,16 @@ class ProfilerCost(_Record, kw_only=True, frozen=True):
     plain_step_ns: int
 
 
+class WireCount(_Record, kw_only=True, frozen=True):
+    """Bytes on the loopback, with headers, over some steps without the profiler and over an idle stretch before."""
+
+    steps: int
+    loopback_bytes: int
+    took_ns: int
+    idle_bytes: int
+    idle_ns: int
+
+
 class TraceFile(_Record, kw_only=True, frozen=True):
     """A trace of one rank, beside run.json."""
 
@@ -228,6 +252,7 @@ class RunRecord(_Record, kw_only=True, frozen=True):
     traces: tuple[TraceFile, ...] = ()
     profiled_steps: tuple[int, ...] = ()  # numbers in ProfilerStep#N
     communication: dict[str, tuple[CommunicationCall, ...]] = {}  # sidecar: rank → calls
+    wire: WireCount | None = None
     notes: tuple[str, ...] = ()
 
 

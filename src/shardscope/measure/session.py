@@ -4,19 +4,24 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from shardscope.errors import MeasurementError
 from shardscope.measure.device import Device, choose_device
 from shardscope.measure.environment import Machine, inspect_machine, versions
 from shardscope.measure.job import LOG_PREFIX, Agreed, Job, RankPhase, write_json
+from shardscope.measure.peak import copy_bytes_per_s
 from shardscope.measure.progress import Reporter
-from shardscope.measure.record import Environment
+from shardscope.measure.rate import check_rate
+from shardscope.measure.record import Environment, RateCheck, WireCount
 from shardscope.measure.resolve import find_strategy
 from shardscope.measure.timing import Batch, Clock
+from shardscope.measure.wire import count_wire
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.workload.data import batch, load_corpus
 
@@ -37,6 +42,7 @@ class Session:
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.folder = Path(job.folder)
         self.alive: list[str] = []
+        self.wire: WireCount | None = None
         self.phase_name = "start"
         self._started = time.monotonic()
         self.enter("start")
@@ -48,6 +54,8 @@ class Session:
         dist.init_process_group(self.device.backend)
         self.control = dist.new_group(backend="gloo")  # measuring must not use the group that is measured
         self.clock = Clock(self.device, self.control)
+        self.memory_bytes_per_s = copy_bytes_per_s(self.device, self.control) if job.mode != "reference" else None
+        self.rate_check = self._check_rate()
         self.corpus = load_corpus(job.spec)
         self.timed_batches = [self.batch(step) for step in range(_BATCHES)]
         gc.collect()
@@ -60,6 +68,25 @@ class Session:
     def close(self) -> None:
         """Leave the process group."""
         dist.destroy_process_group()
+
+    def _check_rate(self) -> RateCheck | None:
+        rate = self.job.settings.rate_mbit
+        if rate is None or self.job.mode == "reference":
+            return None
+        if self.device.backend != "gloo":
+            raise MeasurementError(
+                f"measure.rate_mbit: an emulated rate acts on the loopback, which {self.device.backend} does not use; "
+                "remove it, or hide the GPUs with CUDA_VISIBLE_DEVICES="
+            )
+        check = check_rate(self.control, rate)
+        if check is not None:
+            ideal = check.loopback_bytes * 8 / rate / 1e6
+            self.log(f"emulated {rate:g} Mbit/s: all-reduce in {check.took_ns / 1e9:.3f} s, by its bytes {ideal:.3f} s")
+        return check
+
+    def count_wire(self, step: Callable[[], None]) -> None:
+        """Some steps more, on all ranks, for the bytes that they put on the loopback."""
+        self.wire = count_wire(self.device.backend, self.clock, step)
 
     def enter(self, phase: str) -> None:
         """Say on disk what this rank does from now on, so that it is known should it die."""
@@ -125,6 +152,8 @@ class Session:
             memory_bytes=self.machine.memory_bytes,
             versions=versions(),
             oversubscribed=self.world_size > ranks_fit,
+            rate_mbit=self.job.settings.rate_mbit,
+            rate_check=self.rate_check,
         )
 
 

@@ -17,10 +17,13 @@ class MeasureSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     loss_steps: int = 12  # K: losses compared with `single`
     profiled_steps: int = 3
     timeout_s: int = 900  # a whole job
+    rate_mbit: float | None = None  # emulate a link: all ranks together send at most this much, 10⁶ bit/s
 
     def __post_init__(self) -> None:
         if self.world_size != "auto" and self.world_size < 1:
             raise ValueError(f"measure.world_size must be auto or at least 1, not {self.world_size}")
+        if self.rate_mbit is not None and not 1 <= self.rate_mbit <= 1e6:
+            raise ValueError(f"measure.rate_mbit must lie between 1 and 1000000 (Mbit/s), not {self.rate_mbit}")
         for field, least in (
             ("triples", 3),
             ("warmup_steps", 1),

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from shardscope.measure.record import CommunicationCall
+from shardscope.strategies.base import Axes
 from shardscope.vocabulary import Axis, Kind
 
 __all__ = ["Sidecar"]
@@ -45,10 +46,13 @@ _OPS: Mapping[str, tuple[Kind, str | None]] = {
 class Sidecar:
     """Context manager: records while `step` is a number."""
 
-    def __init__(self, axes: Mapping[tuple[int, ...], str]) -> None:
+    def __init__(self, axes: Axes) -> None:
         self.step: int | None = None
         self.calls: list[CommunicationCall] = []
-        self._axes = {tuple(sorted(group)): Axis(axis) for group, axis in axes.items()}
+        self._axes: dict[tuple[int, ...], Mapping[str, str]] = {
+            tuple(sorted(group)): dict.fromkeys(Kind, axis) if isinstance(axis, str) else axis
+            for group, axis in axes.items()
+        }
         self._library: Any = None
 
     def __enter__(self) -> "Sidecar":
@@ -89,13 +93,14 @@ class Sidecar:
             CommunicationCall(
                 step=self.step,
                 kind=kind,
-                axis=self._axes.get(tuple(sorted(ranks)), Axis.UNKNOWN),
+                axis=Axis(self._axes.get(tuple(sorted(ranks)), {}).get(kind, Axis.UNKNOWN)),
                 group=tuple(ranks),
                 bytes=_bytes(arguments.get(counted)) if counted is not None else 0,
                 op=f"c10d::{name}",
                 source=source,
                 destination=destination,
                 tag=arguments.get("tag") if kind is Kind.SEND_RECEIVE else None,
+                backward=torch._C._current_autograd_node() is not None,
             )
         )
 

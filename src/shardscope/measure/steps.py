@@ -87,6 +87,7 @@ def _candidate_alone(session: Session, found: Found) -> None:
     found.profiled_steps = profiled.steps
     found.profiled_ns = session.clock.slowest(profiled.times_ns)
     session.log(f"{settings.profiled_steps} steps, {len(sidecar.calls)} c10d calls on rank 0")
+    session.count_wire(step)
 
 
 def _train_and_compare(session: Session, found: Found, trainer: Trainer) -> None:

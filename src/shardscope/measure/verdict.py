@@ -59,6 +59,8 @@ def _failed(ending: Ending, timeout_s: int) -> Verdict:
     if ending.timed_out:
         where = ", ".join(f"rank {rank} in {phase}" for rank, phase in sorted(phases.items())) or "no rank started"
         reason = f"not finished after {timeout_s} s ({where})"
+    elif ending.refused is not None:
+        reason = ending.refused
     elif killed:
         rank, name = killed[0].rank, killed[0].signal
         reason = f"rank {rank} was killed by {name} during {phases.get(rank, 'start')}"

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from shardscope.errors import ShardscopeError, cannot_write
 from shardscope.measure.disk import Room
@@ -37,6 +38,7 @@ def main(folder: Path) -> None:
             make_reference(session)
         else:
             result = measure(session)
+            result = structs.replace(result, wire=session.wire, memory_bytes_per_s=session.memory_bytes_per_s)
             write_json(folder / f"rank{session.rank}.result.json", result)
         session.enter("end")
         session.close()

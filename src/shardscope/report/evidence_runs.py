@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from shardscope.measure.record import RateCheck
 from shardscope.report.markdown import code, megabytes, shortened, signed_percent, text, whole
 from shardscope.selection.claims import StrategyResult
 from shardscope.selection.decision import Decision
@@ -78,7 +79,12 @@ def environment_table(decision: Decision) -> Rows:
     if environment is not None:
         for field in environment.__struct_fields__:
             value = getattr(environment, field)
-            if field == "versions":
+            if value is None:
+                continue  # the machine's own rate: nothing was emulated
+            if isinstance(value, RateCheck):
+                sizes = f"{value.payload_bytes / 1e6:.1f} MB put {value.loopback_bytes / 1e6:.1f} MB on the loopback"
+                found.append(["rate check", code(f"an all-reduce of {sizes} in {value.took_ns / 1e6:.1f} ms")])
+            elif field == "versions":
                 found += [[text(name), code(version)] for name, version in sorted(value.items())]
             elif field == "memory_bytes":
                 found.append(["memory, MB", whole(value / 1e6)])

@@ -134,6 +134,12 @@ def factor(value: float) -> Markup:
     return _fixed(value, min(digits, 4))
 
 
+def three(value: float) -> Markup:
+    """A value with three significant digits, thousands separated, as it would stand in the configuration."""
+    digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+    return number(round(value, min(digits, 4)))
+
+
 def factor_up(value: float) -> Markup:
     """A ratio with two significant digits, rounded up: that much is really enough."""
     scale = 10 ** (1 - math.floor(math.log10(value)))
@@ -207,6 +213,7 @@ FILTERS = {
     "size_pct": size_percent,
     "signed_pct": signed_percent,
     "factor": factor,
+    "three": three,
     "number": number,
     "scientific": scientific,
     "whole": whole,

@@ -52,9 +52,11 @@ def catalogue(language: str) -> dict[str, str]:
             else:
                 found[f"{prefix}{key}"] = value
 
-    for file in (f"{language}.toml", f"imported.{language}.toml", f"html.{language}.toml"):
-        path = resources.files("shardscope.report") / "catalogue" / file
-        flatten("", tomllib.loads(path.read_text(encoding="utf-8")))
+    # One file per document and language; titles.*.toml holds names, no sentences.
+    for path in sorted((resources.files("shardscope.report") / "catalogue").iterdir(), key=lambda path: path.name):
+        own = path.name == f"{language}.toml" or path.name.endswith(f".{language}.toml")
+        if own and not path.name.startswith("titles."):
+            flatten("", tomllib.loads(path.read_text(encoding="utf-8")))
     return found
 
 

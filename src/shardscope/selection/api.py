@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec import structs
 
 from shardscope.attribution.result import load_attribution
@@ -16,6 +17,7 @@ from shardscope.selection.comparison import Side, candidate_times, noise_of
 from shardscope.selection.conditions import opportunities, predicted, scale
 from shardscope.selection.constraints import checks
 from shardscope.selection.decision import Decision, load, save
+from shardscope.selection.node import node_report
 from shardscope.selection.ranking import Order
 from shardscope.selection.recommend import all_cores, next_step, recommend
 from shardscope.selection.rows import build_row
@@ -85,6 +87,7 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
         opportunities=turning,
         never_overtakes=never,
         next_step=next_step(order, workload, answer, failed),
+        node=node_report(records, {n: s.attribution for n, s in sides.items() if s.attribution is not None}, rows),
     )
 
 
@@ -107,8 +110,12 @@ def _usual(records: list[RunRecord]) -> RunRecord:
 def _conditions(record: RunRecord) -> tuple[object, ...]:
     """What must be equal for two runs to be compared at all."""
     environment = record.environment
-    where = (environment.world_size, environment.device, environment.backend) if environment else None
-    return record.workload, where, record.baseline
+    where = (
+        (environment.world_size, environment.device, environment.backend, environment.rate_mbit)
+        if environment
+        else None
+    )
+    return msgspec.json.encode(record.workload), where, record.baseline
 
 
 def _side(name: str, record: RunRecord, attribution: Path, usual: RunRecord) -> Side:
@@ -141,7 +148,7 @@ def _differences(record: RunRecord, usual: RunRecord) -> str | None:
     if record.baseline != usual.baseline:
         found.append(f"baseline {record.baseline}, others {usual.baseline}")
     mine, theirs = record.environment, usual.environment
-    for field in ("world_size", "device", "backend"):
+    for field in ("world_size", "device", "backend", "rate_mbit"):
         one, two = getattr(mine, field, None), getattr(theirs, field, None)
         if one != two:
             found.append(f"{field} {one}, others {two}")

@@ -72,7 +72,7 @@ def _times(record: RunRecord) -> Iterable[str]:
     paired = [ns for triple in timing.triples for ns in triple]
     if min([*paired, *timing.candidate_ns, *latency.candidate_ns, *latency.baseline_ns], default=1) <= 0:
         yield "a time is not positive"
-    if timing.tokens_per_step != record.workload.tokens_per_step or timing.flops_per_step <= 0:
+    if timing.tokens_per_step != record.workload.tokens_per_step or _not_positive(timing.flops_per_step):
         yield (
             f"a step of {timing.tokens_per_step} tokens and {timing.flops_per_step} FLOPs is not one of this workload, "
             f"which has {record.workload.tokens_per_step} tokens"
@@ -80,6 +80,10 @@ def _times(record: RunRecord) -> Iterable[str]:
     peak = timing.matmul_peak_flops_per_s
     if peak is not None and not 0 < peak < math.inf:
         yield f"the matmul peak is {peak} FLOP/s"
+
+
+def _not_positive(count: int | None) -> bool:
+    return count is not None and count <= 0
 
 
 def _memory(record: RunRecord) -> Iterable[str]:

@@ -4,10 +4,9 @@ Times are nanoseconds, sizes are bytes, shares and relative differences are frac
 never zero. A difference is signed as value minus baseline; whether that is good is said by its verdict.
 """
 
-import msgspec
-
 from shardscope.attribution.result import HostCause
 from shardscope.measure.record import Environment, Failure, Parity, ProfilerCost, RankMemory, RankState, TraceFile
+from shardscope.selection.audit_claims import AuditRow, Claim, Suspect, Volume, WireCheck
 from shardscope.selection.terms import Basis, CheckStatus, Constraint, Standing, Verdict
 from shardscope.vocabulary import Axis, Kind
 
@@ -26,12 +25,10 @@ __all__ = [
     "Remedy",
     "RunFacts",
     "StrategyResult",
+    "Suspect",
     "Volume",
+    "WireCheck",
 ]
-
-
-class Claim(msgspec.Struct, kw_only=True, frozen=True):
-    """Base of everything that is claimed."""
 
 
 class Change(Claim, kw_only=True, frozen=True):
@@ -133,34 +130,6 @@ class Blame(Claim, kw_only=True, frozen=True):
     most: str  # the largest cause: transfer, stall, communication, bubble, scheduling, compute
     part: str  # the single part of the ledger that grew most: a kind, "bubble", "copies", "host" or "compute"
     part_ns: float
-
-
-class AuditRow(Claim, kw_only=True, frozen=True):
-    """Collectives of one step that the plan expects against those seen, per rank, for one kind and axis."""
-
-    kind: Kind
-    axis: Axis
-    expected_count: tuple[int, ...]  # by rank
-    seen_count: tuple[int, ...]
-    expected_bytes: tuple[int, ...]
-    seen_bytes: tuple[int | None, ...]
-    agrees: bool
-    detail: str | None  # where they disagree
-
-
-class Volume(Claim, kw_only=True, frozen=True):
-    """Bytes per step of one kind and axis.
-
-    payload: Σ S over the collectives. backend and nccl: sent by all ranks together, by this backend's algorithm and by
-    NCCL's rings.
-    """
-
-    kind: Kind
-    axis: Axis
-    count: int
-    payload_bytes: int
-    backend_bytes: float | None  # None: this backend's algorithm is not known
-    nccl_bytes: float
 
 
 class Remedy(Claim, kw_only=True, frozen=True):
@@ -266,6 +235,7 @@ class StrategyResult(Claim, kw_only=True, frozen=True):
     blame: Blame | None = None
     audit: tuple[AuditRow, ...] = ()
     volumes: tuple[Volume, ...] = ()
+    wire: WireCheck | None = None
     checks: tuple[Check, ...] = ()
     predictions: tuple[Prediction, ...] = ()
     outdone: Outdone | None = None

@@ -12,6 +12,7 @@ from shardscope.errors import ResultError, cannot_write
 from shardscope.measure.record import Environment
 from shardscope.records import load_record
 from shardscope.selection.claims import Change, Claim, StrategyResult
+from shardscope.selection.node_claims import NodeReport
 from shardscope.selection.terms import Constraint, Constraints
 from shardscope.workload.spec import WorkloadSpec
 
@@ -135,6 +136,7 @@ class Decision(Claim, kw_only=True, frozen=True):
         str, ...
     ] = ()  # compared by prediction; no bandwidth, batch or micro-batches puts them first
     next_step: NextStep
+    node: NodeReport | None = None  # predicted for named hardware; None: too little was measured
 
     def strategy(self, name: str) -> StrategyResult:
         """The row called `name`."""

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from shardscope.measure.record import Environment, RunRecord
 from shardscope.selection.audit import audit, convergence, volumes
+from shardscope.selection.audit_blame import blamed
 from shardscope.selection.claims import Blame, Change, LedgerMean, Quantity, RunFacts, StrategyResult
 from shardscope.selection.comparison import (
     Side,
@@ -20,6 +21,7 @@ from shardscope.selection.comparison import (
 )
 from shardscope.selection.ledger import Shares, blame, mean_ledger, shares_by_step, shares_of
 from shardscope.selection.statistics import percentile
+from shardscope.selection.volumes import wire_check
 
 __all__ = ["build_row"]
 
@@ -43,8 +45,8 @@ def build_row(side: Side, base: Side | None, single: Side | None) -> StrategyRes
         return row
     other = base if side.usable else None
     ledger = mean_ledger(side.attribution)
+    sent = volumes(side.attribution, side.record.environment.backend if side.record.environment else None)
     base_ledger = mean_ledger(other.attribution) if other is not None and other.attribution is not None else None
-    environment = side.record.environment
     compare = other is not None and other.name != side.name
     times = _times(side, other)
     fault = _blame(side, other, times, ledger, base_ledger) if compare and other and base_ledger else None
@@ -52,8 +54,13 @@ def build_row(side: Side, base: Side | None, single: Side | None) -> StrategyRes
         row,
         ledger=ledger,
         convergence=convergence(side.record),
-        audit=audit(side.record.plan.collectives if side.record.plan else (), side.attribution),
-        volumes=volumes(side.attribution, environment.backend if environment else None),
+        audit=blamed(
+            audit(side.record.plan.collectives if side.record.plan else (), side.attribution),
+            side.record,
+            side.attribution.summary_step,
+        ),
+        volumes=sent,
+        wire=wire_check(side.record, sent),
         peak_bytes=memory_quantity(side, other),
         blame=fault,
         speedup=rate_change(side, single) if single is not None and single.usable and side.usable else None,
@@ -140,7 +147,8 @@ def _known(steps: Sequence[Shares], field: str) -> list[float]:
 def _facts(record: RunRecord) -> RunFacts:
     timing, plan = record.timing, record.plan
     times = candidate_times(record)
-    rate = timing.flops_per_step * NS_PER_S / statistics.median(times) if timing is not None and times else None
+    flops = timing.flops_per_step if timing is not None else None  # None as well for an own model not counted
+    rate = flops * NS_PER_S / statistics.median(times) if flops is not None and times else None
     peak = timing.matmul_peak_flops_per_s if timing is not None else None
     environment: Environment | None = record.environment
     return RunFacts(

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from shardscope.measure.record import Plan
     from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["BuildContext", "Strategy", "Trainer"]
+__all__ = ["Axes", "BuildContext", "Strategy", "Trainer"]
+
+Axes = Mapping[tuple[int, ...], str | Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +52,22 @@ class Trainer(Protocol):
     def state(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
         """Local tensors this rank holds now: parameters, gradients, optimizer state."""
 
-    def axes(self) -> Mapping[tuple[int, ...], str]:
-        """Axis of each process group (sorted global ranks) that the strategy communicates in."""
+    def axes(self) -> Axes:
+        """Axis of each process group (sorted global ranks) that the strategy communicates in.
+
+        Where one group serves two axes, a mapping from the kind of collective to its axis.
+        """
 
     def close(self) -> None:
         """Release everything the build created (hooks, subgroups)."""
 
 
 class Strategy(Protocol):
-    """One row of the comparison."""
+    """One row of the comparison.
+
+    A strategy whose gradients are known to be wrong with some versions of torch may also have a text `remedy`: what to
+    use instead. The run's notes say it when the comparison with `single` fails.
+    """
 
     name: str
     display_name: str

@@ -5,14 +5,14 @@ zero1 is the same with the optimizer's state divided among the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from shardscope.strategies.accounting import collective, make_plan, rank_state, undivided, world
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.vocabulary import Axis, Kind
-from shardscope.workload.shapes import activation_bytes, element_size, numel, parameter_shapes
+from shardscope.workload.shapes import activation_bytes, element_size, gradient_order, numel, parameter_shapes
 
 if TYPE_CHECKING:
     import torch
@@ -25,38 +25,16 @@ __all__ = ["DDP", "STRATEGIES", "Zero1", "gradient_order"]
 _MIB = 1024 * 1024
 
 
-def gradient_order(spec: WorkloadSpec) -> list[str]:
-    """Parameter names in the order in which backward completes their gradients.
-
-    Autograd runs the newest node first: the head, then the blocks from last to first; inside one layer the bias is
-    ready before the weight, whose gradient passes one more node (the transpose), and a norm's weight before its bias.
-    """
-    order = ["head.weight", "norm.weight", "norm.bias"]
-    for layer in reversed(range(spec.layers)):
-        for part in (
-            "mlp.down",
-            "mlp.up",
-            "mlp_norm",
-            "attention.output",
-            "attention.value",
-            "attention.key",
-            "attention.query",
-            "attention_norm",
-        ):
-            ends = ("weight", "bias") if part.endswith("norm") else ("bias", "weight")
-            order += [f"blocks.{layer}.{part}.{end}" for end in ends]
-    return [*order, "position.weight", "token.weight"]
-
-
-def bucket_sizes(spec: WorkloadSpec, bucket_cap_mb: float) -> list[int]:
+def bucket_sizes(spec: WorkloadSpec, bucket_cap_mb: float, skipped: Collection[str] = ()) -> list[int]:
     """Bytes of each of the reducer's buckets, as it rebuilds them after the first backward.
 
     torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size: tensors join the open bucket in
     gradient order, and a bucket closes once it has reached the cap (so it may exceed it by its last tensor).
+    skipped: names of parameters that DDP is told to leave alone.
     """
     shapes, cap, size = parameter_shapes(spec), int(bucket_cap_mb * _MIB), element_size(spec)
     buckets, filled = [], 0
-    for name in gradient_order(spec):
+    for name in (name for name in gradient_order(spec) if name not in skipped):
         filled += numel(shapes[name]) * size
         if filled >= cap:
             buckets.append(filled)
@@ -113,6 +91,7 @@ class DDP:
             model,
             gradient_as_bucket_view=True,
             bucket_cap_mb=context.parameters["bucket_cap_mb"],
+            forward_sync_buffers=False,  # built alike on every rank, and no strategy changes them
         )
         optimizer, held_state = self._optimizer(model, spec)
         return Loop(

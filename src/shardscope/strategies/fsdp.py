@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING, Any
 from shardscope.strategies.accounting import collective, make_plan, rank_state, undivided, world
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.vocabulary import Axis, Kind
-from shardscope.workload.shapes import (
-    activation_bytes,
-    block_shapes,
-    element_size,
-    numel,
-    parameter_shapes,
-    stage_names,
-)
+from shardscope.workload.shapes import activation_bytes, element_size, missing, numel, outline, parameter_shapes
 
 if TYPE_CHECKING:
     from shardscope.measure.record import ExpectedCollective, Plan
     from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["FSDP", "STRATEGIES"]
+__all__ = ["FSDP", "STRATEGIES", "gathered_bytes", "give_back", "shard", "shard_elements", "sharded_groups"]
 
 
 class FSDP:
@@ -39,34 +32,30 @@ class FSDP:
         self._reshard = reshard
 
     def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
-        """Each rank takes an equal part of every micro-batch."""
-        return undivided(world_size, {"micro-batch size": spec.micro_batch_size})
+        """Blocks are the groups that are gathered; each rank takes an equal part of every micro-batch."""
+        return missing(spec, "blocks") or undivided(world_size, {"micro-batch size": spec.micro_batch_size})
 
     def plan(self, spec: WorkloadSpec, world_size: int, parameters: Mapping[str, Any]) -> Plan:
         """State: 1/n of everything (between steps). Communication: see _communication."""
         shapes = parameter_shapes(spec).values()
         state = []
         for rank in range(world_size):
-            held = [_shard_elements(shape, rank, world_size) for shape in shapes]
+            held = [shard_elements(shape, rank, world_size) for shape in shapes]
             state.append(rank_state(spec, rank, parameters=held, gradients=held, optimized=held))
         active = activation_bytes(spec, spec.micro_batch_size // world_size, layers=spec.layers)
-        groups = {f"block {layer}": block_shapes(spec, layer) for layer in range(spec.layers)}
-        groups["root"] = stage_names(spec, (), first=True, last=True)
+        named_shapes = parameter_shapes(spec)
         collectives = [
-            line for name, group in groups.items() for line in self._communication(spec, world_size, name, group)
+            line
+            for group, names in sharded_groups(spec, named_shapes).items()
+            for line in self._communication(spec, world_size, group, {name: named_shapes[name] for name in names})
         ]
         return make_plan(spec, state, collectives, activation_bytes=(active,) * world_size)
 
     def _communication(
         self, spec: WorkloadSpec, world_size: int, name: str, shapes: Mapping[str, tuple[int, ...]]
     ) -> tuple[ExpectedCollective, ...]:
-        """All-gather: once per step, or before forward and backward of each micro-batch. Reduce-scatter: one each.
-
-        Every tensor is padded to a multiple of n rows.
-        """
-        whole = element_size(spec) * sum(
-            ceil(shape[0] / world_size) * world_size * numel(shape[1:]) for shape in shapes.values()
-        )
+        """All-gather: once per step, or before forward and backward of each micro-batch. Reduce-scatter: one each."""
+        whole = gathered_bytes(spec, world_size, shapes)
         gathers = 2 * spec.micro_batches if self._reshard else 1
         ranks = world(world_size)
         return (
@@ -79,7 +68,6 @@ class FSDP:
     def build(self, context: BuildContext) -> Trainer:
         """Plain loop + fully_shard."""
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
         from shardscope.workload.model import build_model
         from shardscope.workload.training import Loop, make_optimizer, mean_over_ranks
@@ -88,17 +76,10 @@ class FSDP:
         # An explicit mesh: by default torch would take the GPUs of a machine that has some, even for a CPU run.
         mesh = init_device_mesh(context.device.type, (context.world_size,), mesh_dim_names=("data",))
         model: Any = build_model(spec).to(context.device)
-        for block in model.blocks.values():
-            fully_shard(block, mesh=mesh, reshard_after_forward=self._reshard)
-        # The root too, else torch leaves it gathered between forward and backward.
-        fully_shard(model, mesh=mesh, reshard_after_forward=self._reshard)
+        shard(model, mesh, reshard=self._reshard)
 
         def around_micro_batch(index: int) -> AbstractContextManager[None]:
             return _reshard_after_backward(model, self._reshard or index == spec.micro_batches - 1)
-
-        def after_request() -> None:
-            for module in (*model.blocks.values(), model):
-                module.reshard()
 
         return Loop(
             spec=spec,
@@ -110,9 +91,29 @@ class FSDP:
             replicas=context.world_size,
             replica=context.rank,
             around_micro_batch=around_micro_batch,
-            after_request=after_request,
+            after_request=lambda: give_back(model),
             share=mean_over_ranks,
         )
+
+
+def shard(model: Any, mesh: Any, *, reshard: bool) -> None:
+    """fully_shard on every block and on the root. reshard: give the gathered parameters back after forward."""
+    from torch.distributed.fsdp import fully_shard
+
+    from shardscope.workload.model import blocks_of
+
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    # The root too, else torch leaves it gathered between forward and backward.
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+
+
+def give_back(model: Any) -> None:
+    """Give all gathered parameters back, as after a forward without a backward."""
+    from shardscope.workload.model import blocks_of
+
+    for module in (*blocks_of(model), model):
+        module.reshard()
 
 
 @contextmanager
@@ -121,7 +122,23 @@ def _reshard_after_backward(model: Any, reshard: bool) -> Iterator[None]:
     yield
 
 
-def _shard_elements(shape: tuple[int, ...], rank: int, ranks: int) -> int:
+def sharded_groups(spec: WorkloadSpec, names: Iterable[str]) -> dict[str, list[str]]:
+    """The parameters `names` by the group that is gathered together, "block 3" or "root"; no empty groups."""
+    wanted, groups = list(names), dict[str, list[str]]()
+    owner = {name: f"block {layer}" for layer, block in enumerate(outline(spec).blocks) for name in block}
+    for name in wanted:
+        groups.setdefault(owner.get(name, "root"), []).append(name)
+    root = groups.pop("root", None)
+    return groups if root is None else {**groups, "root": root}
+
+
+def gathered_bytes(spec: WorkloadSpec, ranks: int, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Bytes of one group gathered: every tensor is padded to a multiple of n rows."""
+    rows = sum(ceil(shape[0] / ranks) * ranks * numel(shape[1:]) for shape in shapes.values())
+    return element_size(spec) * rows
+
+
+def shard_elements(shape: tuple[int, ...], rank: int, ranks: int) -> int:
     """Elements of one rank's shard: dimension 0 in chunks of ⌈d/n⌉ rows, the last ranks may get fewer or none."""
     rows = ceil(shape[0] / ranks)
     return max(0, min(rows, shape[0] - rank * rows)) * numel(shape[1:])

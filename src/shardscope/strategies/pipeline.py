@@ -1,32 +1,34 @@
-"""Pipeline parallelism: each rank holds consecutive layers; micro-batches stream through them (GPipe or 1F1B)."""
+"""Pipeline parallelism: each rank holds consecutive layers; micro-batches stream through them.
+
+GPipe and 1F1B give each rank one stage; interleaved 1F1B and the zero-bubble schedule give it several.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from shardscope.errors import ConfigError
 from shardscope.strategies.accounting import collective, make_plan, rank_state, world
 from shardscope.strategies.base import BuildContext, Trainer
+from shardscope.strategies.pipeline_trainer import PipelineTrainer, Stage
 from shardscope.vocabulary import Axis, Kind
 from shardscope.workload.shapes import (
     activation_bytes,
     block_flops,
+    boundary_shape,
     element_size,
     head_flops,
+    missing,
     numel,
-    parameter_shapes,
-    stage_names,
 )
 
 if TYPE_CHECKING:
-    import torch
-
     from shardscope.measure.record import ExpectedCollective, Plan
     from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["STRATEGIES", "Pipeline", "stage_layers"]
+__all__ = ["STRATEGIES", "Interleaved", "Pipeline", "ZeroBubble", "messages", "place_stages", "stage_layers"]
 
 
 def stage_layers(spec: WorkloadSpec, stages: int) -> list[range]:
@@ -54,6 +56,31 @@ def stage_layers(spec: WorkloadSpec, stages: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(bounds)]
 
 
+def place_stages(spec: WorkloadSpec, places: Sequence[int]) -> list[Stage]:
+    """The stages in order; places[i]: the place in the pipeline of the rank that holds stage i."""
+    last = len(places) - 1
+    return [
+        Stage(index=index, place=place, layers=layers, first=index == 0, last=index == last)
+        for index, (place, layers) in enumerate(zip(places, stage_layers(spec, len(places)), strict=True))
+    ]
+
+
+def messages(
+    spec: WorkloadSpec, stages: Sequence[Stage], ranks: Sequence[int], samples: int
+) -> list[ExpectedCollective]:
+    """One message of `samples` samples each way per micro-batch and boundary between stages of different ranks."""
+    each = numel(boundary_shape(spec, samples)) * element_size(spec)
+    lines = []
+    for left, right in pairwise(stages):
+        ends = ranks[left.place], ranks[right.place]
+        if ends[0] != ends[1]:  # what stays on a rank is handed over without a message
+            for pair, what in ((ends, "activations"), (ends[::-1], "activation gradients")):
+                lines.append(
+                    collective(Kind.SEND_RECEIVE, Axis.PIPELINE, pair, what, count=spec.micro_batches, each=each)
+                )
+    return lines
+
+
 class Pipeline:
     """One stage per rank, under one of torch.distributed.pipelining's schedules."""
 
@@ -64,194 +91,134 @@ class Pipeline:
     def __init__(self, *, name: str, display_name: str, schedule: str) -> None:
         self.name = name
         self.display_name = display_name
-        self._schedule = schedule  # class in torch.distributed.pipelining
+        self.schedule = schedule  # class in torch.distributed.pipelining
 
     def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
-        """At least one layer per stage and, for 1F1B, one micro-batch per stage."""
+        """At least one layer per stage and, but for GPipe, one micro-batch per rank."""
         if world_size < 2:
             return "needs at least 2 ranks"
-        if spec.layers < world_size:
-            return f"layers {spec.layers} cannot be divided among {world_size} ranks"
-        if self._schedule == "Schedule1F1B" and spec.micro_batches < world_size:
-            return f"micro_batches {spec.micro_batches} are fewer than the {world_size} stages that 1F1B keeps busy"
+        if (reason := missing(spec, "stage")) is not None:
+            return reason
+        stages = len(self._places(world_size, self.defaults))
+        if spec.layers < stages:
+            held = "" if stages == world_size else f", {stages // world_size} stages each"
+            return f"layers {spec.layers} cannot be divided among {world_size} ranks{held}"
+        if self.schedule != "ScheduleGPipe" and spec.micro_batches < world_size:
+            return f"micro_batches {spec.micro_batches} are fewer than the {world_size} ranks that are to be kept busy"
         return None
 
     def plan(self, spec: WorkloadSpec, world_size: int, parameters: Mapping[str, Any]) -> Plan:
-        """Each rank holds its stage; one message each way per micro-batch and boundary."""
+        """Each rank holds its stages; messages: see `messages`.
+
+        Raises ConfigError when the parameters ask for more stages than there are layers.
+        """
+        stages = self.stages(spec, world_size, parameters)
         state, active = [], []
-        for stage, layers in enumerate(stage_layers(spec, world_size)):
-            shapes = stage_names(spec, layers, first=stage == 0, last=stage == world_size - 1)
-            held = [numel(shape) for shape in shapes.values()]
-            state.append(rank_state(spec, stage, parameters=held, gradients=held, optimized=held))
-            in_flight = self._in_flight(spec, stage, world_size)
-            active.append(in_flight * activation_bytes(spec, spec.micro_batch_size, layers=len(layers)))
+        for place in range(world_size):
+            mine = [stage for stage in stages if stage.place == place]
+            held = [numel(shape) for stage in mine for shape in stage.shapes(spec).values()]
+            state.append(rank_state(spec, place, parameters=held, gradients=held, optimized=held))
+            kept = self._layers_in_flight(spec, mine, world_size)
+            active.append(activation_bytes(spec, spec.micro_batch_size, layers=kept))
         return make_plan(
             spec,
             state,
-            _messages(spec, world_size),
+            messages(spec, stages, world(world_size), spec.micro_batch_size),
             stages=(world(world_size),),
-            # (p − 1)/(m + p − 1): GPipe, and 1F1B as well (Megatron, arXiv 2104.04473, section 2.2, as a share of the
-            # whole time).
-            bubble_fraction=(world_size - 1) / (spec.micro_batches + world_size - 1),
+            bubble_fraction=self.bubble(world_size, spec.micro_batches, len(stages) // world_size),
             activation_bytes=tuple(active),
         )
 
-    def _in_flight(self, spec: WorkloadSpec, stage: int, stages: int) -> int:
-        """Micro-batches whose activations a stage holds at once: all of them under GPipe, p − stage under 1F1B."""
-        return spec.micro_batches if self._schedule == "ScheduleGPipe" else min(spec.micro_batches, stages - stage)
+    def stages(self, spec: WorkloadSpec, ranks: int, parameters: Mapping[str, Any]) -> list[Stage]:
+        """The stages in order, with the place of the rank that holds each. Raises ConfigError, see `plan`."""
+        places = self._places(ranks, parameters)
+        if spec.layers < len(places):
+            raise ConfigError(f"{len(places)} stages on {ranks} ranks need as many layers, not {spec.layers}")
+        return place_stages(spec, places)
+
+    def _places(self, ranks: int, parameters: Mapping[str, Any]) -> tuple[int, ...]:
+        """The rank of each stage."""
+        return world(ranks)
+
+    def bubble(self, ranks: int, micro_batches: int, stages_per_rank: int) -> float:
+        """(p − 1)/(m + p − 1): GPipe, and 1F1B as well (Megatron, arXiv 2104.04473, section 2.2, as a share of the
+        whole time)."""
+        return (ranks - 1) / (micro_batches + ranks - 1)
+
+    def _layers_in_flight(self, spec: WorkloadSpec, mine: Sequence[Stage], ranks: int) -> int:
+        """Layers times micro-batches whose activations a rank holds at once: all m under GPipe, p − stage in 1F1B."""
+        (stage,) = mine
+        held = spec.micro_batches if self.schedule == "ScheduleGPipe" else ranks - stage.index
+        return min(spec.micro_batches, held) * len(stage.layers)
 
     def build(self, context: BuildContext) -> Trainer:
         """This rank's part of the model under the schedule."""
-        return _PipelineTrainer(context, self._schedule)
+        stages = self.stages(context.spec, context.world_size, context.parameters)
+        return PipelineTrainer(context, self.schedule, stages)
 
 
-def _messages(spec: WorkloadSpec, stages: int) -> list[ExpectedCollective]:
-    each = spec.micro_batch_size * spec.sequence_length * spec.hidden * element_size(spec)
-    lines = []
-    for left in range(stages - 1):
-        for pair, what in (((left, left + 1), "activations"), ((left + 1, left), "activation gradients")):
-            lines.append(collective(Kind.SEND_RECEIVE, Axis.PIPELINE, pair, what, count=spec.micro_batches, each=each))
-    return lines
+class Interleaved(Pipeline):
+    """v stages per rank: stage i is on rank i mod p, so a micro-batch goes round the ranks v times."""
+
+    defaults: Mapping[str, Any] = {"stages_per_rank": 2}
+    memory_formula = "16 bytes per parameter of the rank's own stages"
+
+    def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
+        """As 1F1B; torch also wants rounds of equally many micro-batches."""
+        reason = super().not_applicable(spec, world_size)
+        if reason is None and spec.micro_batches % (rounds := spec.micro_batches // world_size):
+            reason = f"micro_batches {spec.micro_batches} cannot be divided into {rounds} equal rounds"
+        return reason
+
+    def _places(self, ranks: int, parameters: Mapping[str, Any]) -> tuple[int, ...]:
+        return world(ranks) * int(parameters["stages_per_rank"])
+
+    def bubble(self, ranks: int, micro_batches: int, stages_per_rank: int) -> float:
+        """(p − 1)/(v·m + p − 1) (the same source)."""
+        return (ranks - 1) / (stages_per_rank * micro_batches + ranks - 1)
+
+    def _layers_in_flight(self, spec: WorkloadSpec, mine: Sequence[Stage], ranks: int) -> int:
+        """Forwards before the first backward: 2·(p − 1 − rank) + (v − 1)·(micro-batches per round), and one more.
+
+        torch's _get_warmup_ops and forward_stage_index: a round of micro-batches through one stage after another.
+        """
+        m, v = spec.micro_batches, len(mine)
+        each = m // max(1, m // ranks)
+        warm_up = min((v - 1) * each + 2 * (ranks - 1 - mine[0].place), v * m)
+        return sum(len(mine[step // each % v].layers) for step in range(min(warm_up + 1, v * m)))
 
 
-def _marked_stage(*arguments: Any, **options: Any) -> Any:
-    """A PipelineStage whose micro-batch compute, and only that, is marked in the trace (1F1B itself marks nothing)."""
-    from torch.distributed.pipelining import PipelineStage
+class ZeroBubble(Pipeline):
+    """Two stages per rank in the shape of a V; the weights' gradients, which nobody waits for, fill the gaps."""
 
-    from shardscope.workload.training import mark
+    memory_formula = "16 bytes per parameter of the rank's own stages"
 
-    class MarkedStage(PipelineStage):
-        def forward_one_chunk(self, fwd_chunk_id: int, *rest: Any, **named: Any) -> Any:
-            with mark("forward", fwd_chunk_id):
-                return super().forward_one_chunk(fwd_chunk_id, *rest, **named)
+    def _places(self, ranks: int, parameters: Mapping[str, Any]) -> tuple[int, ...]:
+        return (*range(ranks), *reversed(range(ranks)))
 
-        def backward_one_chunk(self, bwd_chunk_id: int, *rest: Any, **named: Any) -> Any:
-            with mark("backward", bwd_chunk_id):
-                return super().backward_one_chunk(bwd_chunk_id, *rest, **named)
+    def bubble(self, ranks: int, micro_batches: int, stages_per_rank: int) -> float:
+        """((p − 1)/v)/(3m + (p − 1)/v) for a forward as long as either part of the backward.
 
-    return MarkedStage(*arguments, **options)
+        arXiv 2401.10241, section 6: with enough micro-batches a rank is idle only until the first reaches it, p − 1
+        stages' forwards or fewer. torch's schedule fills p ranks from 2p − 1 micro-batches on; each one fewer leaves
+        two more such gaps.
+        """
+        idle = max(ranks - 1, 2 * (2 * ranks - 1 - micro_batches)) / stages_per_rank
+        return idle / (3 * micro_batches + idle)
 
-
-class _PipelineTrainer:
-    """One stage of the pipeline on this rank."""
-
-    def __init__(self, context: BuildContext, schedule: str) -> None:
-        from torch.distributed import pipelining
-
-        from shardscope.workload.model import build_model
-        from shardscope.workload.training import make_optimizer
-
-        spec = self.spec = context.spec
-        self.device, self.rank, self.last = context.device, context.rank, context.world_size - 1
-        self.layers = stage_layers(spec, context.world_size)
-        self.model = build_model(spec, self.layers[self.rank], first=self.rank == 0, last=self.rank == self.last).to(
-            self.device
-        )
-        self.optimizer = make_optimizer(self.model.parameters(), spec)
-        self.losses: list[torch.Tensor] = []
-        stage = _marked_stage(
-            self.model,
-            self.rank,
-            context.world_size,
-            self.device,
-            input_args=self._example(self.rank == 0, spec.hidden),
-            output_args=self._example(False, spec.vocabulary if self.rank == self.last else spec.hidden),
-        )
-        # The loss is divided by the number of micro-batches, so the schedule need not rescale all gradients.
-        self.schedule: Any = getattr(pipelining, schedule)(
-            stage, spec.micro_batches, loss_fn=self._micro_batch_loss, scale_grads=False
-        )
-
-    def _example(self, tokens: bool, width: int) -> torch.Tensor:
-        """What crosses a boundary; given in advance, the stages need not exchange shapes."""
-        import torch
-
-        size = (self.spec.micro_batch_size, self.spec.sequence_length)
-        if tokens:
-            return torch.empty(size, dtype=torch.int64, device="meta")
-        return torch.empty((*size, width), dtype=getattr(torch, self.spec.dtype), device="meta", requires_grad=True)
-
-    def _micro_batch_loss(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        from shardscope.workload.training import mark, micro_batch_loss
-
-        with mark("forward", len(self.losses)):
-            loss = micro_batch_loss(logits, targets) / self.spec.micro_batches
-        self.losses.append(loss.detach())
-        return loss
-
-    def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
-        import torch
-        import torch.distributed as dist
-
-        self.optimizer.zero_grad(set_to_none=True)
-        self.losses.clear()
-        first = (inputs.to(self.device),) if self.rank == 0 else ()
-        wanted = targets.to(self.device) if self.rank == self.last else None
-        self.schedule.step(*first, target=wanted, return_outputs=False)
-        if not share_loss and self.rank != self.last:
-            return math.nan
-        loss = torch.stack(self.losses).sum() if self.losses else torch.zeros((), device=self.device)
-        if share_loss:
-            dist.broadcast(loss, self.last)
-        return float(loss)
-
-    def optimizer_step(self) -> None:
-        from shardscope.workload.training import mark
-
-        with mark("optimizer"):
-            self.optimizer.step()
-
-    def request(self, inputs: torch.Tensor) -> None:
-        """One sample through all stages in turn."""
-        import torch
-        import torch.distributed as dist
-
-        with torch.no_grad():
-            x = inputs.to(self.device)
-            if self.rank > 0:
-                shape = (*inputs.shape, self.spec.hidden)
-                x = torch.empty(shape, dtype=getattr(torch, self.spec.dtype), device=self.device)
-                dist.recv(x, self.rank - 1)
-            x = self.model(x)
-            if self.rank < self.last:
-                dist.send(x, self.rank + 1)
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor | None]]:
-        """Each stage sends its gradients to rank 0."""
-        import torch
-        import torch.distributed as dist
-
-        mine = dict(self.model.named_parameters())
-        owners: dict[str, int] = {}
-        for stage, layers in enumerate(self.layers):
-            names = stage_names(self.spec, layers, first=stage == 0, last=stage == self.last)
-            owners |= dict.fromkeys(names, stage)
-        for name, shape in parameter_shapes(self.spec).items():
-            owner, gradient = owners[name], mine[name].grad if name in mine else None
-            if owner > 0 and self.rank == owner:
-                # A missing gradient travels as NaN: it must not look right on rank 0.
-                sent = torch.full(shape, math.nan) if gradient is None else gradient
-                dist.send(sent.to(self.device).contiguous(), 0)
-            elif owner > 0 and self.rank == 0:
-                gradient = torch.empty(shape, dtype=getattr(torch, self.spec.dtype), device=self.device)
-                dist.recv(gradient, owner)
-            yield name, gradient if self.rank == 0 else None
-
-    def state(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        from shardscope.workload.training import local_state
-
-        return local_state(self.model, self.optimizer)
-
-    def axes(self) -> Mapping[tuple[int, ...], str]:
-        return {world(self.last + 1): Axis.PIPELINE}
-
-    def close(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = None
-        vars(self).clear()  # the schedule and this object hold each other
+    def _layers_in_flight(self, spec: WorkloadSpec, mine: Sequence[Stage], ranks: int) -> int:
+        """2p − rank micro-batches in the first stage and rank in the second, or one less and one more."""
+        down, up = (len(stage.layers) for stage in mine)
+        place, m = mine[0].place, spec.micro_batches
+        both = ((2 * ranks - place, place), (2 * ranks - place - 1, place + 1))
+        return max(min(m, first) * down + min(m, second) * up for first, second in both)
 
 
 STRATEGIES = (
     Pipeline(name="pipeline_gpipe", display_name="pipeline (GPipe)", schedule="ScheduleGPipe"),
     Pipeline(name="pipeline_1f1b", display_name="pipeline (1F1B)", schedule="Schedule1F1B"),
+    Interleaved(
+        name="pipeline_interleaved", display_name="pipeline (interleaved 1F1B)", schedule="ScheduleInterleaved1F1B"
+    ),
+    ZeroBubble(name="pipeline_zbv", display_name="pipeline (zero bubble V)", schedule="ScheduleZBVZeroBubble"),
 )

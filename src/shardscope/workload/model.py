@@ -1,130 +1,98 @@
-"""The transformer that every strategy trains: whole, or the part of it that a pipeline stage holds."""
+"""Builds the workload's model, the built-in one or the user's own, whole or the part that a pipeline stage holds."""
 
 from __future__ import annotations
 
-import zlib
+import functools
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from shardscope.errors import ConfigError
+from shardscope.workload import transformer
+from shardscope.workload.pieces import blocks_of, loss_of, named
+from shardscope.workload.source import load_builder
 from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["Transformer", "build_model"]
+__all__ = ["Stage", "blocks_of", "build_model", "build_stage", "loss_of", "named"]
 
 
-class Position(nn.Module):
-    """Learned position embedding: [sequence_length, hidden], added to every sample."""
+class Stage(nn.Module):
+    """A part of a user's own model. Its parameters' names follow from how the user made it: see `named`."""
 
-    def __init__(self, spec: WorkloadSpec) -> None:
+    def __init__(self, part: nn.Module, whole: nn.Module, blocks: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(spec.sequence_length, spec.hidden))
-
-    def forward(self) -> torch.Tensor:
-        return self.weight.view_as(self.weight)  # a new tensor: tensor parallelism turns outputs, not parameters, local
-
-
-class Attention(nn.Module):
-    """Causal self-attention. The number of heads follows from the projections' width, which tensor parallelism cuts."""
-
-    def __init__(self, spec: WorkloadSpec) -> None:
-        super().__init__()
-        self.head_size = spec.hidden // spec.heads
-        self.query = nn.Linear(spec.hidden, spec.hidden)
-        self.key = nn.Linear(spec.hidden, spec.hidden)
-        self.value = nn.Linear(spec.hidden, spec.hidden)
-        self.output = nn.Linear(spec.hidden, spec.hidden)
+        self.part = part
+        self.blocks = list(blocks)  # a plain list: they are submodules of `part` already
+        names = {id(parameter): name for name, parameter in whole.named_parameters()}
+        self.whole_names = {name: names[id(parameter)] for name, parameter in self.named_parameters()}
+        if hasattr(whole, "loss"):
+            self.loss = whole.loss
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = (
-            projection(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
-            for projection in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        mixed = mixed.transpose(1, 2).flatten(2)
-        return cast(torch.Tensor, self.output(mixed))
+        return cast(torch.Tensor, self.part(x))
 
 
-class MLP(nn.Module):
-    """Two projections around a GELU."""
+def build_model(spec: WorkloadSpec) -> nn.Module:
+    """The whole model on torch's default device in the spec's dtype, the same on every call and every rank.
 
-    def __init__(self, spec: WorkloadSpec) -> None:
-        super().__init__()
-        self.up = nn.Linear(spec.hidden, spec.hidden * spec.mlp_ratio)
-        self.down = nn.Linear(spec.hidden * spec.mlp_ratio, spec.hidden)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.down(F.gelu(self.up(x))))
-
-
-class Block(nn.Module):
-    """Pre-norm transformer block."""
-
-    def __init__(self, spec: WorkloadSpec) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(spec.hidden)
-        self.attention = Attention(spec)
-        self.mlp_norm = nn.LayerNorm(spec.hidden)
-        self.mlp = MLP(spec)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x))
-        return cast(torch.Tensor, x + self.mlp(self.mlp_norm(x)))
-
-
-class Transformer(nn.Module):
-    """Blocks `layers` of the model, with the embeddings if `first` and the final norm and head if `last`.
-
-    Input: tokens int64 [samples, sequence_length] if `first`, else activations [samples, sequence_length, hidden].
-    Output: logits [samples, sequence_length, vocabulary] if `last`, else activations. Parameter names are those of the
-    whole model whatever part is built.
+    Raises ConfigError, one line, when the user's builder fails or what it returns is not as workload/protocol.py says.
     """
-
-    def __init__(self, spec: WorkloadSpec, layers: Sequence[int], *, first: bool, last: bool) -> None:
-        super().__init__()
-        self.token = nn.Embedding(spec.vocabulary, spec.hidden) if first else None
-        self.position = Position(spec) if first else None
-        self.blocks = nn.ModuleDict({str(layer): Block(spec) for layer in layers})
-        self.norm = nn.LayerNorm(spec.hidden) if last else None
-        self.head = nn.Linear(spec.hidden, spec.vocabulary, bias=False) if last else None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.token is not None and self.position is not None:
-            x = self.token(x) + self.position()
-        for block in self.blocks.values():
-            x = block(x)
-        if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
-        return x
-
-
-def build_model(
-    spec: WorkloadSpec, layers: Sequence[int] | None = None, *, first: bool = True, last: bool = True
-) -> Transformer:
-    """The model, or the part described in `Transformer`, on the CPU in the spec's dtype, initialised by its seed.
-
-    Each parameter has its own random stream, from the seed and its name, so a part equals that part of the whole.
-    """
-    with torch.device("meta"):
-        model = Transformer(spec, range(spec.layers) if layers is None else layers, first=first, last=last)
-    model = model.to(getattr(torch, spec.dtype)).to_empty(device="cpu")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            _initialise(name, parameter, spec)
+    model = transformer.build(spec) if spec.model is None else _own(spec)
+    if spec.recompute:
+        for block in blocks_of(model):
+            _recompute(block)
     return model
 
 
-def _initialise(name: str, parameter: torch.Tensor, spec: WorkloadSpec) -> None:
-    """GPT-2's initialisation: normal 0.02, over √(2·layers) for projections back into the residual stream."""
-    if name.endswith("bias"):
-        parameter.zero_()
-    elif "norm" in name:
-        parameter.fill_(1.0)
-    else:
-        residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        deviation = 0.02 / (2 * spec.layers) ** 0.5 if residual else 0.02
-        # The CPU generator uses 32 bits of its seed, so both parts must go into those.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{spec.seed}/{name}".encode()))
-        parameter.normal_(0.0, deviation, generator=generator)
+def build_stage(spec: WorkloadSpec, layers: Sequence[int], *, first: bool, last: bool) -> nn.Module:
+    """Blocks `layers`, with what comes before the blocks if `first` and after them if `last`.
+
+    A user's own model is built whole and cut, then the rest is given up.
+    """
+    if spec.model is None:
+        model = transformer.build(spec, layers, first=first, last=last)
+        if spec.recompute:
+            for block in blocks_of(model):
+                _recompute(block)
+        return model
+    whole: Any = build_model(spec)
+    blocks = blocks_of(whole)
+    bounds = range(layers[0], layers[-1] + 1) if layers else range(0)
+    return Stage(whole.stage(first, bounds, last), whole, [blocks[layer] for layer in bounds])
+
+
+def _own(spec: WorkloadSpec) -> nn.Module:
+    builder = load_builder(spec)
+    devices = range(torch.cuda.device_count())
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(spec.seed)
+            model: Any = builder(spec)
+    except Exception as error:  # whatever the user's code does
+        raise ConfigError(
+            f"workload {spec.name}: model {spec.model} cannot be built ({type(error).__name__}: {error}); correct it"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"workload {spec.name}: model {spec.model} returned a {type(model).__name__}, not a torch.nn.Module"
+        )
+    return model.train() if spec.dtype == "float32" else model.train().to(getattr(torch, spec.dtype))
+
+
+def _recompute(block: nn.Module) -> None:
+    """Keep only the block's input; backward computes the rest again (torch's non-reentrant checkpoint).
+
+    Inside the module's hooks, not around them: FSDP gathers the parameters once for both.
+    """
+    forward = block.forward
+
+    @functools.wraps(forward)
+    def again(*arguments: Any, **named: Any) -> Any:
+        run = functools.partial(forward, **named)
+        # No dropout anywhere: there is no random state to bring back.
+        return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+    block.forward = again

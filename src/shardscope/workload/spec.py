@@ -1,14 +1,17 @@
 """The one spec of everything that a comparison holds fixed (sizes, data, batch, optimizer, seed). Torch-free."""
 
 import math
+import re
 
 import msgspec
 
 __all__ = ["WorkloadSpec"]
 
+_BUILDER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
 
 class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """A decoder-only transformer trained on bytes of text.
+    """A decoder-only transformer, or the user's own model of tokens, trained on bytes of text.
 
     Every strategy processes the same `micro_batches` micro-batches of `global_batch / micro_batches` samples per step:
     pipelines stream them, tensor parallelism accumulates over them, data-parallel ranks take 1/n of each.
@@ -29,6 +32,10 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     weight_decay: float = 0.01
     seed: int = 1234
     data: str | None = None  # a text file; None: the Python standard library's sources
+    model: str | None = None  # "package.module:builder" (workload/protocol.py); None: the built-in transformer
+    model_path: str | None = None  # folder searched for it before the Python path; None: the working folder
+    model_options: dict[str, bool | int | float | str] = {}  # for the builder of `model`
+    recompute: bool = False  # each block's activations again in backward, instead of keeping them
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "sequence_length", "global_batch", "micro_batches", "mlp_ratio"):
@@ -48,6 +55,12 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
                 raise ValueError(f"workload {self.name}: {field} must be a finite number, not {getattr(self, field)}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"workload {self.name}: seed must lie between 0 and 2^63 - 1, not {self.seed}")
+        if self.model is not None and not _BUILDER.fullmatch(self.model):
+            raise ValueError(
+                f"workload {self.name}: model {self.model!r} does not name a builder; write package.module:builder"
+            )
+        if self.model is None and (self.model_options or self.model_path is not None):
+            raise ValueError(f"workload {self.name}: model_options and model_path belong to a `model`; name one")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"workload {self.name}: dtype {self.dtype!r} is not one of float32, bfloat16")
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
+from shardscope.workload.pieces import loss_of, micro_batch_loss, named
 from shardscope.workload.spec import WorkloadSpec
 
 __all__ = [
@@ -33,19 +34,13 @@ def mark(phase: str, micro_batch: int | None = None) -> AbstractContextManager[A
     return record_function(f"shardscope::{phase}" if micro_batch is None else f"shardscope::{phase}#{micro_batch}")
 
 
-def micro_batch_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy over all tokens. logits [samples, sequence, vocabulary], targets int64 [samples, sequence]."""
-    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-
 def make_optimizer(parameters: Iterable[nn.Parameter], spec: WorkloadSpec) -> torch.optim.Optimizer:
-    """Fused AdamW. Distributed and plain parameters go in separate groups: the fused kernel cannot mix them."""
-    plain: list[nn.Parameter] = []
-    distributed: list[nn.Parameter] = []
+    """Fused AdamW. Plain parameters and those of each device mesh go in groups of their own: the kernel cannot mix."""
+    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
-        (distributed if isinstance(parameter, DTensor) else plain).append(parameter)
-    groups = [{"params": group} for group in (distributed, plain) if group]
-    return torch.optim.AdamW(groups, **optimizer_options(spec))
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault(mesh, []).append(parameter)
+    return torch.optim.AdamW([{"params": group} for group in groups.values()], **optimizer_options(spec))
 
 
 def optimizer_options(spec: WorkloadSpec) -> dict[str, Any]:
@@ -102,7 +97,7 @@ class Loop:
     forward: Callable[[torch.Tensor], torch.Tensor]
     optimizer: torch.optim.Optimizer
     device: torch.device
-    group_axes: Mapping[tuple[int, ...], str]
+    group_axes: Mapping[tuple[int, ...], str | Mapping[str, str]]
     replicas: int = 1
     replica: int = 0
     around_micro_batch: Callable[[int], AbstractContextManager[Any]] = _no_context
@@ -115,12 +110,12 @@ class Loop:
     def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
         """All micro-batches; see strategies.base.Trainer."""
         self.clear_gradients(self.optimizer)
-        count = self.spec.micro_batches
+        count, loss_function = self.spec.micro_batches, loss_of(self.model)
         total = torch.zeros((), device=self.device)
         for index, (tokens, wanted) in enumerate(self._micro_batches(inputs, targets)):
             with self.around_micro_batch(index):
                 with mark("forward", index):
-                    loss = micro_batch_loss(self.forward(tokens), wanted) / count
+                    loss = loss_function(self.forward(tokens), wanted) / count
                 with mark("backward", index):
                     torch.autograd.backward(loss)
             total += loss.detach()
@@ -151,7 +146,7 @@ class Loop:
 
     def gradients(self) -> Iterator[tuple[str, torch.Tensor | None]]:
         """Full gradients by name."""
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in named(self.model):
             gradient = parameter.grad
             yield name, gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
 
@@ -162,7 +157,7 @@ class Loop:
             moments = [local(moment) for moment in self.held_state()]
         return parameters, gradients, moments
 
-    def axes(self) -> Mapping[tuple[int, ...], str]:
+    def axes(self) -> Mapping[tuple[int, ...], str | Mapping[str, str]]:
         """Axis by group."""
         return self.group_axes
 
