@@ -36,6 +36,18 @@ rule report:
             labels={"document": "evidence", "language": "English"},
             caption="../report/evidence.rst",
         ),
+        node=report(
+            "reports/node.md",
+            category="Report",
+            labels={"document": "named hardware, predicted", "language": "English"},
+            caption="../report/node.rst",
+        ),
+        node_chinese=report(
+            "reports/node.zh.md",
+            category="Report",
+            labels={"document": "named hardware, predicted", "language": "中文"},
+            caption="../report/node.rst",
+        ),
         figures=report(
             directory("reports/figures"),
             patterns=["{figure}.svg"],

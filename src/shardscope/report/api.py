@@ -9,6 +9,8 @@ from shardscope.errors import ResultError, cannot_write
 from shardscope.report.evidence import render_evidence
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
 from shardscope.report.html_page import render_nothing, render_page
+from shardscope.report.node import FILES as NODE_FILES
+from shardscope.report.node import render_node
 from shardscope.report.sentences import LANGUAGES, Language
 from shardscope.report.summary import render_summaries
 from shardscope.selection.decision import Decision, load
@@ -28,11 +30,11 @@ def render(
     *,
     imported: Sequence[str] = (),
 ) -> None:
-    """Write summary.md, summary.zh.md, evidence.md, summary.html and figures/ into `output_dir`.
+    """Write summary.md, summary.zh.md, evidence.md, node.md, node.zh.md, summary.html and figures/ into `output_dir`.
 
     `attribution_folders`: …/<workload>/<strategy>, with the tables that the evidence shows. The first decision is the
     answer at the top. Everything is rendered before anything is written. Without any decision, but with `imported`
-    runs, all three documents say that nothing was measured and where the reports on those are. Raises ResultError for
+    runs, all documents say that nothing was measured and where the reports on those are. Raises ResultError for
     results that are missing or contradict each other.
     """
     if imported and not decision_files:
@@ -53,6 +55,7 @@ def render(
     summaries, left_out = render_summaries(decisions, links, languages)
     documents = {FILES[name]: text for name, text in summaries.items()}
     documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
+    documents |= {NODE_FILES[language.name]: render_node(decisions, language) for language in languages}
     documents[PAGE] = render_page(decisions, figures, languages)
     _publish(documents, files, output_dir)
 
@@ -64,7 +67,8 @@ def _nothing(imported: Sequence[str]) -> dict[str, str]:
         suffix = FILES[name].removeprefix("summary")
         found[FILES[name]] = Language(name).render("nothing.md.j2", imported=imported, suffix=suffix)
     page = render_nothing(imported, [Language(name) for name in LANGUAGES])
-    return {**found, EVIDENCE: found[FILES["en"]], PAGE: page}
+    nodes = {NODE_FILES[name]: found[FILES[name]] for name in LANGUAGES}
+    return {**found, **nodes, EVIDENCE: found[FILES["en"]], PAGE: page}
 
 
 def _figures(

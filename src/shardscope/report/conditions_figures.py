@@ -12,8 +12,8 @@ from shardscope.report.figures import drawing
 
 __all__ = ["Line", "curves", "place"]
 
-# Okabe and Ito (2008); markers besides, so that nothing depends on colour alone. Each is a shade off the colour of a part
-# of the step, which would be drawn hatched.
+# Okabe and Ito (2008); markers besides, so that nothing depends on colour alone. Each is a shade off the colour of a
+# part of the step, which would be drawn hatched.
 STYLES = (
     (INK, "o"),
     ("#0072b3", "s"),

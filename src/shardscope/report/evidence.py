@@ -7,6 +7,8 @@ from typing import Any
 from markupsafe import Markup
 
 from shardscope.report import answer, tables
+from shardscope.report.evidence_audit import suspect_lines, wire_table
+from shardscope.report.evidence_pipeline import pipeline_idle, split_lines
 from shardscope.report.evidence_runs import environment_table, failure_texts, memory_table, state_table
 from shardscope.report.evidence_traces import TraceTables, trace_tables
 from shardscope.report.markdown import (
@@ -79,7 +81,11 @@ def _workload(
         "parity": _parity(ran),
         "audit": _audit(ran),
         "disagreements": [(row.name, a.detail) for row in ran for a in row.audit if not a.agrees],
+        "suspects": suspect_lines(ran),
         "volumes": _volumes(ran),
+        "wire": wire_table(ran),
+        "idle": pipeline_idle(decision, folders),
+        "splits": split_lines(decision, folders),
         "state": state_table(ran),
         "memory": memory_table(ran),
         "speed": _speed(ran, environment.world_size if environment else None, peak),

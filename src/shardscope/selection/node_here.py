@@ -63,7 +63,10 @@ def samples_of(run: Run) -> list[Sample]:
 
 
 def fit_link(samples: Sequence[Sample]) -> Link | None:
-    """α and β of t = steps·α + bytes/β that miss the samples least, relatively (least squares, neither negative)."""
+    """α and β of t = steps·α + bytes/β that miss the samples least, relatively (least squares, α not negative).
+
+    None where the samples show no bandwidth: all of them too small for their size to matter.
+    """
     if not samples:
         return None
     rows = [(steps / seconds, sent / seconds) for steps, sent, seconds in samples]
@@ -78,8 +81,8 @@ def fit_link(samples: Sequence[Sample]) -> Link | None:
         if min(both) > 0:
             alpha, inverse = both
         elif both[1] <= 0:
-            alpha, inverse = ya / aa, 0.0
-    return Link(base_s=0.0, alpha_s=alpha, bytes_per_s=1 / inverse if inverse > 0 else math.inf)
+            return None
+    return Link(base_s=0.0, alpha_s=alpha, bytes_per_s=1 / inverse) if inverse > 0 else None
 
 
 def here(runs: Mapping[str, Run], without: str | None = None) -> tuple[Machine, str, int, bool] | None:
