@@ -160,6 +160,8 @@ def test_what_scales_otherwise_is_the_error_that_is_told(tmp_path: Path) -> None
     rows = {row.name: row for row in result.axes[0].points[1].strategies}
     assert rows["ddp"].error == pytest.approx(1 / 0.8 - 1, abs=0.01)
     assert rows["pipeline_1f1b"].error == pytest.approx(1, abs=0.02)
+    assert rows["pipeline_1f1b"].ratio_error == pytest.approx(0.8 / 0.5 - 1, abs=0.02)
+    assert rows["ddp"].ratio_error is None
     assert result.axes[0].points[1].fastest == "pipeline_1f1b" != result.axes[0].points[1].predicted_fastest
 
 

@@ -39,7 +39,9 @@ def analyse(sweep: Sweep, decision: Decision, traces: Path) -> ConditionsResult:
     axes = tuple(found.axis(axis) for axis in sweep.axes)
     unique = {point.workload: point for axis in axes if axis.parameter is None for point in axis.points}
     dates = [record.finished_at for records in found.records.values() for record in records.values()]
-    errors = [abs(row.error) for p in unique.values() for row in p.strategies if row.error is not None and not p.base]
+    rows = [row for point in unique.values() if not point.base for row in point.strategies]
+    errors = [abs(row.error) for row in rows if row.error is not None]
+    ratios = [abs(row.ratio_error) for row in rows if row.ratio_error is not None]
     judged = [p for p in unique.values() if not p.base and p.fastest is not None and p.predicted_fastest is not None]
     base = found.records[sweep.base.workload]
     return ConditionsResult(
@@ -57,6 +59,8 @@ def analyse(sweep: Sweep, decision: Decision, traces: Path) -> ConditionsResult:
         last=max(dates),
         median_error=statistics.median(errors) if errors else None,
         greatest_error=max(errors) if errors else None,
+        median_ratio_error=statistics.median(ratios) if ratios else None,
+        greatest_ratio_error=max(ratios) if ratios else None,
         right=sum(point.predicted_fastest in point.leaders for point in judged),
         judged=len(judged),
     )
@@ -166,6 +170,7 @@ class _Sweep:
         step = clock * math.exp(interval.mean)
         predicted = self._predicted(name, point) if predict else None
         exact = interval.count == 0
+        base = self._predicted(self.sweep.baseline, point) if predict and not exact else None
         return SweptStrategy(
             name=name,
             status=run.status,
@@ -179,6 +184,7 @@ class _Sweep:
             step_high_ns=None if exact else clock * math.exp(interval.high),
             predicted_ns=predicted,
             error=None if predicted is None else predicted / step - 1,
+            ratio_error=predicted / base / math.exp(interval.mean) - 1 if predicted and base else None,
         )
 
     def _predicted(self, name: str, point: Point) -> float | None:

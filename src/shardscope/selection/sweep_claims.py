@@ -48,6 +48,7 @@ class SweptStrategy(Claim, kw_only=True, frozen=True):
     step_high_ns: float | None = None
     predicted_ns: float | None = None
     error: float | None = None  # predicted / measured − 1
+    ratio_error: float | None = None  # the same of the ratio to the baseline, which drift between jobs leaves alone
 
     @property
     def timed(self) -> bool:
@@ -175,6 +176,8 @@ class ConditionsResult(Claim, kw_only=True, frozen=True):
     last: str
     median_error: float | None  # of all predictions, by size
     greatest_error: float | None
+    median_ratio_error: float | None
+    greatest_ratio_error: float | None
     right: int  # points whose predicted fastest leads, or is tied
     judged: int  # points with a fastest and a predicted fastest, the base left out
 
