@@ -201,7 +201,8 @@ class ZeroBubble(Pipeline):
 
         arXiv 2401.10241, section 6: with enough micro-batches a rank is idle only until the first reaches it, p − 1
         stages' forwards or fewer. torch's schedule fills p ranks from 2p − 1 micro-batches on; each one fewer leaves
-        two more such gaps.
+        two more such gaps. This is of a step that all ranks begin together. They also end together, so without a
+        barrier one step may overlap the next, and then less is idle.
         """
         idle = max(ranks - 1, 2 * (2 * ranks - 1 - micro_batches)) / stages_per_rank
         return idle / (3 * micro_batches + idle)
