@@ -30,8 +30,8 @@ def pipeline_idle(decision: Decision, folders: Mapping[tuple[str, str], Path]) -
 
     Raises ResultError when a table is missing.
     """
-    header = ["Strategy", "Rank", "Idle, measured", "= closed form", "+ stage imbalance", "+ waiting for messages",
-              "+ calls", "Mostly, beyond the closed form"]  # fmt: skip
+    header = ["Strategy", "Rank", "Idle, measured", "Closed form", "Stage imbalance", "Waiting for messages",
+              "Calls", "Mostly, beyond the closed form"]  # fmt: skip
     rows: list[list[Any]] = []
     for row, result in _pipelines(decision, folders):
         for idle in _idle(row, result, decision, folders):
