@@ -15,7 +15,7 @@ from selection_runs import Fake, attribution_of, nine, write
 from shardscope.attribution.analysis import analysis_of
 from shardscope.attribution.api import attribute_paths
 from shardscope.attribution.micro_batches import HEADER, micro_batch_rows
-from shardscope.attribution.result import Collective
+from shardscope.attribution.result import Straggler
 from shardscope.errors import ResultError
 from shardscope.report.figure_plane import points
 from shardscope.report.figure_ranks import MOST_RANKS, rank_bars, rank_times
@@ -114,14 +114,13 @@ def test_limits_far_away_do_not_squeeze_the_plane(tmp_path: Path) -> None:
 
 def test_who_waits_for_whom() -> None:
     fake = Fake("ddp", parts={Kind.ALL_REDUCE: (Axis.DATA, 6.0, 3.0, 4.0)})
-    late = Collective(
-        step=2, kind=Kind.ALL_REDUCE, group=(0, 1), axis=Axis.DATA, matched_by="order", bytes=8,
-        arrival_ns={"0": 0, "1": 9_000_000}, wait_ns={"0": 9_000_000, "1": 0},
-        exposed_wait_ns={"0": 6_000_000, "1": 1_000_000}, transfer_ns=5, last_rank=1, exact=True,
-    )  # fmt: skip
-    result = msgspec.structs.replace(attribution_of(fake), collectives=[late])
+    late = [
+        Straggler(step=2, rank=0, last=0, collectives=4, caused_ns=0),
+        Straggler(step=2, rank=1, last=3, collectives=4, caused_ns=6_000_000),
+    ]
+    result = msgspec.structs.replace(attribution_of(fake), stragglers=late)
     first, second = rank_times("ddp", result)
-    assert first.caused == 0 and second.caused == pytest.approx(6 / 3)  # three steps; its own waiting does not count
+    assert first.caused == 0 and second.caused == pytest.approx(6 / 3)  # three steps
     assert first.parts["transferring"] == pytest.approx(6) and first.parts["waiting"] == pytest.approx(3)
     assert rank_times("single", attribution_of(Fake("single"))) == []
     unknown = attribution_of(fake)

@@ -12,6 +12,7 @@ from tests.unit.imported_jobs import job
 
 from shardscope.attribution.api import attribute_paths
 from shardscope.attribution.result import SecondOpinion
+from shardscope.attribution.stragglers import over_steps
 from shardscope.attribution.tables import write_tables
 from shardscope.config import ImportedRun, load
 from shardscope.errors import ConfigError, ResultError
@@ -19,7 +20,7 @@ from shardscope.report.api import render
 from shardscope.report.imported import render_run
 from shardscope.report.imported_comparison import render_comparison
 from shardscope.report.imported_units import rank_list, span, unit_of
-from shardscope.selection.imported import read_imported, share_quantities, step_quantity, stragglers
+from shardscope.selection.imported import read_imported, share_quantities, step_quantity
 from shardscope.selection.terms import Verdict
 from shardscope.trace.find import load_files
 
@@ -198,7 +199,7 @@ def test_comparison_judges_only_what_the_steps_can_carry(tmp_path: Path) -> None
 
 def test_stragglers_are_ranked_by_the_waiting_they_cause(tmp_path: Path) -> None:
     result = attribute_paths([job(tmp_path / "job", late=50.0, steps=2)])
-    assert [(item.rank, item.last, item.caused_ns) for item in stragglers(result)] == [(1, 2, 100_000), (0, 0, 0)]
+    assert [(item.rank, item.last, item.caused_ns) for item in over_steps(result)] == [(1, 2, 100_000), (0, 0, 0)]
 
 
 def test_ranks_without_a_common_step_are_one_clear_error(tmp_path: Path) -> None:

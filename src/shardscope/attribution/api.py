@@ -11,6 +11,7 @@ from shardscope.attribution.ledger import Frame, RowParts, build_row, communicat
 from shardscope.attribution.match import match_all, split_waits
 from shardscope.attribution.prepare import prepare
 from shardscope.attribution.result import Attribution, PipelineBubble, SkippedFile
+from shardscope.attribution.stragglers import stragglers
 from shardscope.attribution.summary import choose_step, collective_rows, rank_result
 from shardscope.attribution.view import RankView
 from shardscope.attribution.worlds import say_far_clocks, say_step_ranges, split_worlds
@@ -141,6 +142,7 @@ def analyse(found: Found, plan: _Plan | None = None, patterns: Patterns | None =
         clock=clocks,
         missing_ranks=_missing(views, plan.ranks),
         skipped_files=skipped,
+        stragglers=stragglers(matches, parts),
     )
     return remember(Analysis(result, views, parts, matches))
 

@@ -25,6 +25,7 @@ __all__ = [
     "SecondOpinion",
     "SkippedFile",
     "StepRow",
+    "Straggler",
     "Warn",
     "load_attribution",
 ]
@@ -191,6 +192,19 @@ class SkippedFile(_Result, kw_only=True):
     reason: str
 
 
+class Straggler(_Result, kw_only=True):
+    """One rank in one step: how often it was the last to arrive (a message: to post), of how many it took part in.
+
+    caused_ns: the exposed waiting of the others for it, each moment of each rank counted once.
+    """
+
+    step: int | None
+    rank: int
+    last: int
+    collectives: int
+    caused_ns: int
+
+
 class Attribution(_Result, kw_only=True, dict=True):
     """Everything `shardscope attribute --format json` prints.
 
@@ -205,6 +219,7 @@ class Attribution(_Result, kw_only=True, dict=True):
     clock: Clock
     missing_ranks: list[int]
     skipped_files: list[SkippedFile]
+    stragglers: list[Straggler] = []
 
 
 class HtaRow(_Result, kw_only=True):

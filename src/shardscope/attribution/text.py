@@ -7,6 +7,7 @@ import msgspec
 
 from shardscope.attribution.flags import WORDS
 from shardscope.attribution.result import Attribution, Clock, PipelineBubble, RankResult, StepRow
+from shardscope.attribution.stragglers import over_steps
 from shardscope.attribution.words import counted, duration, printable, ranks_text, table
 from shardscope.vocabulary import Axis, Evidence, Kind
 
@@ -190,15 +191,9 @@ def _pipeline(pipeline: PipelineBubble) -> str:
 
 def _stragglers(result: Attribution) -> list[str]:
     """Ranked by the exposed waiting in the collectives a rank was last in; messages have a time of posting only."""
-    caused: dict[int, int] = defaultdict(int)
-    last: dict[int, int] = defaultdict(int)
     matched = [item for item in result.collectives if item.step == result.summary_step]
-    for item in matched:
-        if item.last_rank is not None and item.exposed_wait_ns is not None:
-            last[item.last_rank] += 1
-            caused[item.last_rank] += sum(ns for r, ns in item.exposed_wait_ns.items() if r != str(item.last_rank))
-    order = sorted((rank for rank in caused if caused[rank]), key=lambda rank: -caused[rank])
-    if not order:
+    late = [item for item in over_steps(result, result.summary_step) if item.caused_ns]
+    if not late:
         return []
     messages = sum(item.kind is Kind.SEND_RECEIVE for item in matched)
     verb = "post" if messages == len(matched) else "arrive or to post" if messages else "arrive"
@@ -209,9 +204,9 @@ def _stragglers(result: Attribution) -> list[str]:
     )
     residual = result.clock.residual_ns or 0
     lines = [
-        f"rank {rank}: {'< ' if caused[rank] < residual else ''}{duration(max(caused[rank], residual))} of exposed "
-        f"waiting over all ranks; last to {verb} in {last[rank]} of {of}"
-        for rank in order[:3]
+        f"rank {item.rank}: {'< ' if item.caused_ns < residual else ''}{duration(max(item.caused_ns, residual))} of "
+        f"exposed waiting over all ranks; last to {verb} in {item.last} of {of}"
+        for item in late[:3]
     ]
     close = sum(item.last_rank is None for item in matched)
     if close:

@@ -1,7 +1,6 @@
 """The part of the evidence that comes from the attributions: ranks, stragglers, evidence levels, bubbles, HTA."""
 
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from shardscope.attribution.result import Attribution, SecondOpinion, StepRow, load_attribution
+from shardscope.attribution.stragglers import over_steps
 from shardscope.errors import ResultError
 from shardscope.report.figures import COLOURS
 from shardscope.report.markdown import code, milliseconds, percent, round_parts, tenths, text
@@ -111,19 +111,9 @@ def _stragglers(results: Mapping[str, Attribution]) -> Rows:
     header = ["Strategy", "Rank", "Last to arrive or post", "Of collectives", "Exposed waiting it caused, ms"]
     rows: list[list[Any]] = []
     for name, result in results.items():
-        caused: dict[int, int] = defaultdict(int)
-        last: dict[int, int] = defaultdict(int)
-        taking_part: dict[int, int] = defaultdict(int)
-        for found in result.collectives:
-            for arrived in found.arrival_ns:
-                taking_part[int(arrived)] += 1
-            if found.last_rank is None:
-                continue
-            last[found.last_rank] += 1
-            waits = (found.exposed_wait_ns or {}).items()
-            caused[found.last_rank] += sum(ns for other, ns in waits if int(other) != found.last_rank)
-        for rank in sorted(taking_part, key=lambda r: -caused[r]):
-            rows.append([code(name), rank, last[rank], taking_part[rank], milliseconds(caused[rank])])
+        for found in over_steps(result):
+            numbers = [found.rank, found.last, found.collectives, milliseconds(found.caused_ns)]
+            rows.append([code(name), *numbers])
     return header, rows
 
 

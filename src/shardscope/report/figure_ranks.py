@@ -1,11 +1,11 @@
 """Which rank waits and which one makes the others wait, per strategy: the picture of stragglers."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from shardscope.attribution.result import Attribution, RankResult
+from shardscope.attribution.stragglers import over_steps
 from shardscope.report.figure_svg import INK, MUTED, RULE, finished, look
 from shardscope.report.figures import Drawing, Words, drawing, label, rows_csv
 
@@ -30,13 +30,9 @@ class RankTimes:
 def rank_times(name: str, result: Attribution) -> list[RankTimes]:
     """All ranks of one strategy; empty where nothing is communicated."""
     steps = len({row.step for rank in result.ranks for row in rank.steps}) or 1
-    caused: dict[int, int] = defaultdict(int)
-    for found in result.collectives:
-        if found.last_rank is not None:
-            waits = (found.exposed_wait_ns or {}).items()
-            caused[found.last_rank] += sum(ns for other, ns in waits if int(other) != found.last_rank)
+    caused = {found.rank: found.caused_ns for found in over_steps(result)}
     known = [rank for rank in result.ranks if rank.rank is not None and rank.steps]
-    rows = [RankTimes(name, rank.rank or 0, _parts(rank), caused[rank.rank or 0] / steps / MS) for rank in known]
+    rows = [RankTimes(name, rank.rank or 0, _parts(rank), caused.get(rank.rank or 0, 0) / steps / MS) for rank in known]
     return rows if any(sum(row.parts.values()) or row.caused for row in rows) else []
 
 

@@ -8,12 +8,13 @@ import msgspec
 from markupsafe import Markup
 
 from shardscope.attribution.result import Attribution, SecondOpinion
+from shardscope.attribution.stragglers import over_steps
 from shardscope.errors import ResultError
 from shardscope.report import imported_tables as tables
 from shardscope.report.figures import COLOURS, Bar, step_bars
 from shardscope.report.imported_units import Unit, rank_list, span, unit_of
 from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
-from shardscope.selection.imported import ImportedResult, read_imported, stragglers
+from shardscope.selection.imported import ImportedResult, read_imported
 from shardscope.selection.ledger import step_rows
 from shardscope.vocabulary import Axis, Kind
 
@@ -157,7 +158,7 @@ def _answer(run: ImportedResult, unit: Unit) -> list[Sentence]:
     number = result.summary_step if marked else 0
     found.append(sentence("imported.answer.parts", ranks=len(result.ranks), marked=marked, number=number, items=items))
     found += _communication(run)
-    late = stragglers(result)
+    late = over_steps(result)
     if late and late[0].caused_ns > (result.clock.residual_ns or 0):
         first = late[0]
         found.append(

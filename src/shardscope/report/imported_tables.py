@@ -8,12 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from shardscope.attribution.result import Attribution, RankResult, SecondOpinion, StepRow
+from shardscope.attribution.stragglers import over_steps
 from shardscope.report.figures import COLOURS, Bar
 from shardscope.report.imported_units import Unit, fixed, rank_list
 from shardscope.report.markdown import code, round_parts, text
 from shardscope.report.sentences import Sentence, sentence
 from shardscope.selection.claims import LedgerMean
-from shardscope.selection.imported import ImportedResult, stragglers
+from shardscope.selection.imported import ImportedResult
 from shardscope.selection.ledger import step_rows
 from shardscope.vocabulary import Axis, Evidence, Kind
 
@@ -212,7 +213,7 @@ def waiting(result: Attribution, unit: Unit) -> tuple[Table, int]:
     messages = any(item.kind is Kind.SEND_RECEIVE for item in result.collectives)
     header = [column("rank"), column("last", messages=messages), column("collectives", messages=messages)]
     header.append(column("caused", unit=unit.name))
-    found = stragglers(result)
+    found = over_steps(result)
     residual = result.clock.residual_ns
     rows: list[list[Any]] = [
         [item.rank, item.last, item.collectives, unit.told(item.caused_ns, residual)] for item in found[:MOST_ROWS]

@@ -19,7 +19,7 @@ from shardscope.selection.ledger import Shares, mean_ledger, shares_by_step, sha
 from shardscope.selection.statistics import relative, welch
 from shardscope.selection.terms import Basis, Verdict
 
-__all__ = ["ImportedResult", "Straggler", "read_imported", "share_quantities", "step_quantity", "stragglers"]
+__all__ = ["ImportedResult", "read_imported", "share_quantities", "step_quantity"]
 
 NS_PER_S = 1e9
 LEAST_STEPS = 3  # fewer steps on a side show no spread to judge a difference by
@@ -68,16 +68,6 @@ class ImportedResult:
         return self.record.timing.tokens_per_step * NS_PER_S / statistics.median(times)
 
 
-@dataclass(frozen=True)
-class Straggler:
-    """One rank: how often it arrived last, of how many collectives, and the exposed waiting that caused elsewhere."""
-
-    rank: int
-    last: int
-    collectives: int
-    caused_ns: int
-
-
 def read_imported(name: str, tables: Path, source: Path) -> ImportedResult:
     """Read the attribution in `tables`; `source` is where the traces are. Raises ResultError."""
     attribution = load_attribution(tables / "attribution.json")
@@ -111,21 +101,6 @@ def _step_times(attribution: Attribution) -> tuple[int, ...]:
         if len(rows) == len(attribution.ranks) and all(row.complete and not row.outlier for row in rows):
             times.append(max(row.window_ns for row in rows))
     return tuple(times)
-
-
-def stragglers(attribution: Attribution) -> list[Straggler]:
-    """Every rank of a matched collective, the one that costs the others most exposed waiting first."""
-    ranks = {int(rank) for item in attribution.collectives for rank in item.arrival_ns}
-    last, caused, seen = dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0), dict.fromkeys(ranks, 0)
-    for item in attribution.collectives:
-        for rank in item.arrival_ns:
-            seen[int(rank)] += 1
-        if item.last_rank in ranks:
-            waits = (item.exposed_wait_ns or {}).items()
-            last[item.last_rank] += 1
-            caused[item.last_rank] += sum(ns for rank, ns in waits if int(rank) != item.last_rank)
-    found = [Straggler(rank, last[rank], seen[rank], caused[rank]) for rank in ranks]
-    return sorted(found, key=lambda item: (-item.caused_ns, item.rank))
 
 
 def step_quantity(mine: ImportedResult, base: ImportedResult) -> Quantity:
