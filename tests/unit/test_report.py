@@ -133,7 +133,7 @@ def test_the_answer(tmp_path: Path) -> None:
     assert "**Recommended: `zero1`**, ZeRO-1 (torch ZeroRedundancyOptimizer). It is the fastest of the 4" in summary
     assert "`ddp` is 6." in summary or "`ddp` is 5." in summary
     assert "fails the memory cap (64.0 MB against 60 MB)" in summary
-    assert "snakemake --cores 4 --force traces/gpt3m/zero1\n" in summary
+    assert "snakemake --cores 4 --force traces/gpt3m/zero1 && snakemake --cores 4 reports/summary.md\n" in summary
     order = [summary.index(f"### {n}. ") for n in range(1, 7)]
     assert order == sorted(order)
     assert "cap ≥ 64.0 MB: `ddp`" in summary and "52.0–64.0 MB: `zero1`" in summary

@@ -39,7 +39,8 @@ def test_each_constraint(
     assert passed.constraint == failed.constraint == next(iter(limits))
     assert passed.status is CheckStatus.PASSED and passed.excess is None and not passed.remedies
     assert failed.status is CheckStatus.FAILED and failed.excess == pytest.approx(excess, abs=0.02)
-    assert failed.remedies[0].what == "limit" and failed.remedies[0].value == failed.value
+    error = 0.2 if "memory_cap_mb" in limits else 0.0  # a cap that surely holds the peak holds its residue too
+    assert failed.remedies[0].what == "limit" and failed.remedies[0].value == pytest.approx(failed.value + error)
     assert not failed.remedies[0].predicted and all(remedy.predicted for remedy in failed.remedies[1:])
 
 

@@ -66,7 +66,9 @@ def test_a_tie_goes_to_the_one_that_needs_less_memory(tmp_path: Path) -> None:
     answer = decision.recommendation
     assert answer.name == "zero1" and set(answer.tied) == {"ddp", "zero1"}
     assert decision.next_step.why == "tie"
-    assert decision.next_step.command == "snakemake --cores 4 --force traces/gpt3m/zero1 traces/gpt3m/ddp"
+    assert decision.next_step.command == (
+        "snakemake --cores 4 --force traces/gpt3m/zero1 traces/gpt3m/ddp && snakemake --cores 4 reports/summary.md"
+    )
     change = decision.strategy("zero1").throughput.change
     assert change is not None and change.verdict is Verdict.WITHIN_NOISE
 

@@ -164,7 +164,7 @@ def _trace(folder: Path, result: RankResult) -> TraceFile:
 
 
 def _notes(agreed: Agreed, first: RankResult, results: Sequence[RankResult]) -> tuple[str, ...]:
-    notes = list(first.notes)
+    notes: list[str] = []
     idle = [str(result.rank) for result in results if not result.active]
     if agreed.baseline_not_applicable is not None:
         notes.append(f"the baseline does not apply: {agreed.baseline_not_applicable}; the candidate was timed alone")
@@ -173,7 +173,7 @@ def _notes(agreed: Agreed, first: RankResult, results: Sequence[RankResult]) -> 
     elif first.mode == "blocks":
         notes.append("baseline and candidate do not fit in memory together; they were timed in alternating blocks")
     if idle:
-        notes.append(f"ranks that only waited: {', '.join(idle)}")
+        notes.append(f"ranks that hold nothing under this strategy and only wait: {', '.join(idle)}")
     if first.environment is not None and first.environment.oversubscribed:
         notes.append("more ranks than cores: times are no evidence; memory, bytes and parity are")
     return tuple(notes)

@@ -61,6 +61,8 @@ class Found:
             all_cores_baseline_ns=self.all_cores_baseline if first else (),
             profiled_step_ns=self.cost[0] if first and self.cost else None,
             plain_step_ns=self.cost[1] if first and self.cost else None,
+            memory_bytes_per_s=session.memory_bytes_per_s,
+            wire=session.wire,
         )
 
 

@@ -132,7 +132,6 @@ class RankResult(_Message, kw_only=True, frozen=True):
     plain_step_ns: int | None = None
     memory_bytes_per_s: float | None = None
     wire: WireCount | None = None
-    notes: tuple[str, ...] = ()
 
 
 def write_json(path: Path, message: msgspec.Struct) -> None:

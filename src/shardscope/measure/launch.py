@@ -79,8 +79,8 @@ def run_strategy(
         )
         record, files = _measure(job, base, work, stream)
         record = msgspec.structs.replace(record, finished_at=_now())
-        if record.status is Status.FAILED:
-            if failures == "stop":
+        if record.failed_attempts > base.failed_attempts:
+            if record.status is Status.FAILED and failures == "stop":
                 raise MeasurementError(f"{row.name} on {spec.name}: {record.reason}; see {log}")
             record, files = _keep_earlier(record, earlier, output, settings.rate_mbit)
         publish(record, files, output, work)

@@ -27,7 +27,7 @@ def command_at_rate(rate_mbit: float, command: Sequence[str]) -> list[str]:
 
     The process that is started becomes `command`: its number and its parent stay the same.
     """
-    return ["unshare", "-rn", "--", sys.executable, "-m", "shardscope.measure.network", f"{rate_mbit:g}", *command]
+    return ["unshare", "-rn", "--", sys.executable, "-m", "shardscope.measure.network", repr(rate_mbit), *command]
 
 
 def unavailable(rate_mbit: float) -> str | None:

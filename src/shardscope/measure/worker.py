@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import structs
 
 from shardscope.errors import ShardscopeError, cannot_write
 from shardscope.measure.disk import Room
@@ -19,8 +18,8 @@ from shardscope.measure.lifetime import end_with_parent
 
 __all__ = ["main"]
 
-# An error must fit into its Room, in the worst case with four bytes per character.
-_LONGEST, _WIDEST, _LAST = 1000, 200, 30
+# An error must fit into its Room, in the worst case with six bytes per character (\\u001b).
+_LONGEST, _WIDEST, _LAST = 1000, 200, 20
 
 
 def main(folder: Path) -> None:
@@ -37,15 +36,15 @@ def main(folder: Path) -> None:
         if job.mode == "reference":
             make_reference(session)
         else:
-            result = measure(session)
-            result = structs.replace(result, wire=session.wire, memory_bytes_per_s=session.memory_bytes_per_s)
-            write_json(folder / f"rank{session.rank}.result.json", result)
+            write_json(folder / f"rank{session.rank}.result.json", measure(session))
         session.enter("end")
         session.close()
     except BaseException as error:
-        _report(folder, session, room, error)
-        # Peers may be waiting in a collective that will never come; an orderly exit would wait for them.
-        os._exit(1)
+        try:
+            _report(folder, session, room, error)
+        finally:
+            # Peers may be waiting in a collective that will never come; an orderly exit would wait for them.
+            os._exit(1)
 
 
 def _report(folder: Path, session: object | None, room: Room | None, error: BaseException) -> None:
@@ -64,12 +63,17 @@ def _report(folder: Path, session: object | None, room: Room | None, error: Base
         phase=getattr(session, "phase_name", "start"),
         alive=tuple(getattr(session, "alive", ())),
         out_of_memory=is_allocation_error(error),
-        message=_told(error, folder)[:_LONGEST],
-        traceback=tuple(line[:_WIDEST] for line in lines[-_LAST:]),
+        message=_plain(_told(error, folder)[:_LONGEST]),
+        traceback=tuple(_plain(line[:_WIDEST]) for line in lines[-_LAST:]),
     )
     if room is not None:
         with suppress(OSError):
             room.become(folder / f"rank{rank}.error.json", msgspec.json.encode(message))
+
+
+def _plain(text: str) -> str:
+    """Without what JSON cannot hold: a file name that is not UTF-8 comes with lone surrogates."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _told(error: BaseException, folder: Path) -> str:

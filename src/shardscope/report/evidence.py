@@ -235,6 +235,14 @@ def _matmul_peak(rows: Sequence[StrategyResult]) -> float | None:
     return max(peaks, default=None)
 
 
+def _mfu(row: StrategyResult, peak: float | None, ranks: int | None) -> Markup:
+    """`peak` is that of all ranks together; `single` uses one of them."""
+    used = len(row.run.planned_state)
+    if row.run.flops_per_s is None or not peak or not ranks or not used:
+        return NONE
+    return percent(row.run.flops_per_s / (peak * used / ranks)) + Markup(" %")
+
+
 def _speed(rows: Sequence[StrategyResult], ranks: int | None, peak: float | None) -> Rows:
     header = ["Strategy", "Against one process with a rank's threads", "Efficiency", "Model GFLOP/s", "MFU"]
     found: list[list[Any]] = []
@@ -246,9 +254,7 @@ def _speed(rows: Sequence[StrategyResult], ranks: int | None, peak: float | None
                 NONE if ratio is None else Markup("× ") + factor(ratio),
                 NONE if ratio is None or not ranks else percent(ratio / ranks) + Markup(" %"),
                 NONE if row.run.flops_per_s is None else whole(row.run.flops_per_s / 1e9),
-                NONE
-                if row.run.flops_per_s is None or peak is None
-                else percent(row.run.flops_per_s / peak) + Markup(" %"),
+                _mfu(row, peak, ranks),
             ]
         )
     return header, found

@@ -103,7 +103,8 @@ def _host_notes(rows: Sequence[StrategyResult]) -> list[Sentence]:
     for row in rows:
         ledger = row.ledger
         if ledger is not None and ledger.host_cause is not None:
-            item = sentence("note.host_item", name=row.name, share=ledger.host_ns / ledger.step_ns)
+            share, part = ledger.host_ns / ledger.step_ns, ledger.host_cause.fraction
+            item = sentence("note.host_item", name=row.name, share=share, part=part)
             by_cause.setdefault((ledger.host_cause.cause, ledger.host_cause.annotation), []).append(item)
     return [
         sentence("note.host", items=items, cause=cause, annotation=annotation)

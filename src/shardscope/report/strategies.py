@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shardscope.report.answer import constraint_value
+from shardscope.report.answer import constraint_value, sent_bytes
 from shardscope.report.sentences import Sentence, sentence
 from shardscope.report.tables import why_no_figures
 from shardscope.selection.claims import Quantity, StrategyResult
@@ -36,10 +36,11 @@ def strategy_lines(decision: Decision) -> list[Lines]:
 def _lines(decision: Decision, row: StrategyResult) -> Lines:
     if row.standing is not Standing.ELIGIBLE:
         return Lines(row.name, row.display_name, why_no_figures(row), [], [], [])
+    base = decision.strategy(decision.compared_with) if decision.compared_with is not None else None
     if row.name == decision.compared_with:
         benefit, cost = [sentence("base.benefit", row=row)], _base_cost(row)
     else:
-        benefit, cost = _benefit(row, decision.compared_with), _cost(row, decision.compared_with)
+        benefit, cost = _benefit(row, decision.compared_with), _cost(row, base)
     return Lines(row.name, row.display_name, None, benefit, cost, _conditions(decision, row))
 
 
@@ -76,7 +77,8 @@ def _judged(row: StrategyResult) -> dict[str, list[Any]]:
     return {"judged": judged, "unjudged": list(unjudged.items())}
 
 
-def _cost(row: StrategyResult, against: str | None) -> list[Sentence]:
+def _cost(row: StrategyResult, base: StrategyResult | None) -> list[Sentence]:
+    against = base.name if base is not None else None
     found = _changes(row, Verdict.WORSE)
     if not found:
         found.append(sentence("cost.none", against=against, **_judged(row)))
@@ -88,7 +90,19 @@ def _cost(row: StrategyResult, against: str | None) -> list[Sentence]:
         if shares:
             found.append(sentence("cost.inside", items=shares, against=against))
     if _is(row.throughput, Verdict.WORSE) and row.blame is not None:
-        found.append(sentence("blame.causes", blame=row.blame, saved=_is(row.peak_bytes, Verdict.BETTER)))
+        found.append(
+            sentence(
+                "blame.causes",
+                blame=row.blame,
+                change=row.step_ns.change,
+                saved=_is(row.peak_bytes, Verdict.BETTER),
+                stall_noise=_is(row.stall_fraction, Verdict.WITHIN_NOISE),
+            )
+        )
+        mine, theirs = sent_bytes(row), sent_bytes(base)
+        if base is not None and mine is not None and theirs is not None and mine > theirs:
+            calls = [sum(volume.count for volume in each.volumes) for each in (row, base)]
+            found.append(sentence("cost.sends", mine=mine, theirs=theirs, calls=calls, against=base.name))
     elif _is(row.throughput, Verdict.NOT_JUDGED):
         found.append(sentence("cost.not_judged", reason=row.no_time_reason or "noise"))
     return found

@@ -148,7 +148,9 @@ def latency_change(mine: Side, other: Side) -> Change | None:
     in_turn = paired and len(logs) == len(base)  # blocks have the baseline's requests twice
     interval = student([one - two for one, two in zip(logs, base, strict=True)]) if in_turn else welch(logs, base)
     floor = floor_of(student([after - before for before, after in zip(base[::2], base[1::2], strict=False)]))
-    unsound = mine.no_time_reason == "oversubscribed" or relative(floor) > NOISE_LIMIT
+    # A wide floor leaves small changes open; one that is twice as large is no noise.
+    shaky = relative(floor) > NOISE_LIMIT and abs(interval.mean) <= 2 * floor
+    unsound = mine.no_time_reason == "oversubscribed" or shaky
     verdict = Verdict.NOT_JUDGED if unsound else judge(interval, floor)
     return change_of(interval, floor, Basis.PAIRED if paired else Basis.SEPARATE_JOBS, verdict, other.name)
 

@@ -58,6 +58,8 @@ def _check(
 ) -> Check:
     failed = value < limit if at_least else value > limit
     missing = limit - value if at_least else value - limit
+    # A cap that surely holds it holds its error as well.
+    enough = value + error if constraint is Constraint.MEMORY else value
     return Check(
         constraint=constraint,
         limit=limit,
@@ -65,7 +67,7 @@ def _check(
         status=CheckStatus.FAILED if failed else CheckStatus.PASSED,
         marginal=abs(missing) <= error,
         excess=(missing / limit if limit else math.inf) if failed else None,
-        remedies=(Remedy(what="limit", value=value, predicted=False), *remedies) if failed else (),
+        remedies=(Remedy(what="limit", value=enough, predicted=False), *remedies) if failed else (),
     )
 
 

@@ -146,4 +146,4 @@ def next_step(order: Order, workload: str, answer: Recommendation, failed: tuple
     if not targets:
         return NextStep(why=why, targets=(), command=report)
     paths = " ".join(shlex.quote(f"traces/{workload}/{name}") for name in targets)
-    return NextStep(why=why, targets=targets, command=f"snakemake --cores {CORES} --force {paths}")
+    return NextStep(why=why, targets=targets, command=f"snakemake --cores {CORES} --force {paths} && {report}")

@@ -92,7 +92,10 @@ class Expert:
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, list(divided))
         replicated = DistributedDataParallel(
-            model, gradient_as_bucket_view=True, bucket_cap_mb=context.parameters["bucket_cap_mb"]
+            model,
+            gradient_as_bucket_view=True,
+            bucket_cap_mb=context.parameters["bucket_cap_mb"],
+            forward_sync_buffers=False,
         )
         own = [parameter for name, parameter in model.named_parameters() if name in divided]
 
