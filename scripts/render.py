@@ -1,4 +1,4 @@
-"""Render the summaries, the evidence, the page and the figures."""
+"""Render the summaries, the evidence, the predictions for named nodes (node.md), the page and the figures."""
 
 from pathlib import Path
 

@@ -1,13 +1,14 @@
-"""Reading what an earlier stage wrote: one JSON document of a known type and schema, or one line why not."""
+"""JSON documents between stages: written whole or not at all, read with a known type and schema or one line why not."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from shardscope.errors import ResultError
+from shardscope.errors import ResultError, cannot_write
 
-__all__ = ["load_record"]
+__all__ = ["load_record", "save_record"]
 
 
 class _Versioned(Protocol):
@@ -38,3 +39,16 @@ def load_record(
     if record.schema != schema:
         raise ResultError(f"{path}: schema {record.schema}, expected {schema}; {remedy}")
     return record
+
+
+def save_record(record: msgspec.Struct, path: Path) -> None:
+    """Write `path` whole or not at all, its folder with it. Raises ResultError when it cannot be written."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()  # half a document takes up room that may be what is missing
+        raise ResultError(cannot_write(path, error)) from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
+from msgspec import structs
 
 from shardscope import strategies
 from shardscope.measure.record import CommunicationCall, ExpectedCollective, RunRecord, StrategyRecord
@@ -27,7 +28,12 @@ def call(kind: Kind, axis: Axis, size: int, backward: bool | None = False) -> Co
 
 
 def suspects(
-    kind: Kind, axis: Axis, expected: Iterable[ExpectedCollective], calls: Iterable[CommunicationCall]
+    kind: Kind,
+    axis: Axis,
+    expected: Iterable[ExpectedCollective],
+    calls: Iterable[CommunicationCall],
+    *,
+    model: str | None = None,
 ) -> tuple[Suspect, ...]:
     state = rank_state(SPEC, 0, parameters=(1,), gradients=(1,), optimized=(1,))
     record = RunRecord(
@@ -39,6 +45,7 @@ def suspects(
         kind=kind, axis=axis, expected_count=(1,), seen_count=(2,), expected_bytes=(1,), seen_bytes=(2,), agrees=False,
         detail="differs",
     )  # fmt: skip
+    record = structs.replace(record, workload=structs.replace(SPEC, model=model))
     (found,) = blamed([row], record, STEP)
     return found.suspects
 
@@ -118,6 +125,13 @@ def test_other_sizes_other_kinds_and_the_unknown() -> None:
     assert (found.cause, found.what, found.each_bytes, found.count) == ("resized", "parameters of block 0", 1008, 4)
 
 
+def test_a_model_that_cannot_be_built_here_leaves_the_size_unknown() -> None:
+    sent = [call(Kind.ALL_REDUCE, Axis.TENSOR, VECTOR)]
+    (known,) = suspects(Kind.ALL_REDUCE, Axis.TENSOR, [], sent)
+    (found,) = suspects(Kind.ALL_REDUCE, Axis.TENSOR, [], sent, model="not_installed_here:build")
+    assert (known.cause, found.cause, found.parameters) == ("tensors", "unknown", ())
+
+
 def test_calls_of_another_step_do_not_count() -> None:
     lines = [line(Kind.ALL_GATHER, Axis.DATA, "parameters", 1, 1000)]
     calls = [call(Kind.ALL_GATHER, Axis.DATA, 1000)]
@@ -148,6 +162,8 @@ def test_the_evidence_says_who_is_to_blame_and_what_to_change() -> None:
         "`tensor`, all-reduce (tensor axis): “norm gradients, once per step” went out tensor by tensor"
     )
     assert "54 calls after backward, in the optimizer, each tensor 3 times (`norm.weight`, `norm.bias`)" in text
+    text = said(Suspect(cause="unknown", rank=0, count=4, each_bytes=3, per="layer|<b>", per_count=2))
+    assert "2 per layer" in text and "<b>" not in text and "layer|" not in text.replace("\\|", "")
     names = tuple(f"blocks.{layer}.attention.{name}" for layer in range(4) for name in ("query", "key", "value"))
     text = said(
         Suspect(

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import xml.etree.ElementTree as ET  # the SVG is our own
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from selection_runs import Fake, attribution_of, nine, write
 from shardscope.attribution.analysis import analysis_of
 from shardscope.attribution.api import attribute_paths
 from shardscope.attribution.micro_batches import HEADER, micro_batch_rows
-from shardscope.attribution.result import Straggler
+from shardscope.attribution.result import Clock, Straggler
 from shardscope.errors import ResultError
 from shardscope.report.figure_plane import points
 from shardscope.report.figure_ranks import MOST_RANKS, rank_bars, rank_times
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
 from shardscope.report.figure_svg import THEME
-from shardscope.report.figure_timeline import LEVELS, Lane, read_lanes, shares
+from shardscope.report.figure_timeline import LEVELS, Lane, aligned, read_lanes, shares, timeline
 from shardscope.report.figures import Words, label
 from shardscope.report.html_svg import inlined
 from shardscope.report.sentences import Language
@@ -177,6 +178,29 @@ def test_lanes_are_read_with_their_micro_batches(tmp_path: Path) -> None:
     (folder / "intervals.csv").unlink()
     with pytest.raises(ResultError, match="attribute the run again"):
         read_lanes(folder)
+
+
+def test_lanes_are_drawn_on_one_clock(tmp_path: Path) -> None:
+    decided(tmp_path, nine())
+    lanes = read_lanes(tmp_path / "data" / "gpt3m" / "pipeline_1f1b")
+    fake = next(fake for fake in nine() if fake.name == "pipeline_1f1b")
+    result = msgspec.structs.replace(
+        attribution_of(fake), clock=Clock(applied=True, offset_ns={"0": 7, "1": -1000}, residual_ns=1)
+    )
+    first, second = aligned(lanes, result)
+    for lane, own, by in ((first, lanes[0], 7), (second, lanes[1], -1000)):
+        assert (own.starts - lane.starts == by).all() and (own.ends - lane.ends == by).all()
+    assert lanes[0].micro_batches[0].start - first.micro_batches[0].start == 7
+    apart = msgspec.structs.replace(result, clock=Clock(applied=False, offset_ns={"1": -1000}, residual_ns=None))
+    assert (aligned(lanes, apart)[1].starts == lanes[1].starts).all()
+    # Lanes that start half a step apart need a longer axis.
+    late = Clock(applied=True, offset_ns={"1": -int(fake.step / 2 * 1e6)}, residual_ns=1)
+    drawn = [
+        timeline("w", "pipeline_1f1b", lanes, msgspec.structs.replace(result, clock=clock), Words(*LANGUAGES), "t").svg
+        for clock in (late, apart.clock)
+    ]
+    ends = [max(int(tick) for tick in re.findall(r">(\d+) ms<", svg)) for svg in drawn]
+    assert ends[0] > fake.step >= ends[1]
 
 
 def test_micro_batches_of_a_real_run() -> None:

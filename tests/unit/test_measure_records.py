@@ -1,13 +1,16 @@
 """The documents that stages hand to each other: one line for each way that one cannot be read."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from shardscope.attribution.result import load_attribution
+from shardscope.attribution.result import Clock, load_attribution
 from shardscope.errors import ResultError
 from shardscope.measure.record import RUN_FILE, load_run
+from shardscope.records import save_record
 from shardscope.selection import decision
 
 RUN = '{"schema": 1, "status": "ok", "reason": null, "started_at": "", "finished_at": "", "baseline": "ddp", \
@@ -41,6 +44,21 @@ def test_messages(load: Callable[[Path], object], text: str | bytes | None, mess
     with pytest.raises(ResultError) as caught:
         load(path)
     assert str(caught.value).startswith(message.format(path=path, folder=tmp_path)[:480])
+
+
+def test_a_record_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "new" / "clock.json"
+    save_record(Clock(applied=True, offset_ns={"0": 1}, residual_ns=None), path)
+    before = path.read_bytes()
+    assert msgspec.json.decode(before, type=Clock).offset_ns == {"0": 1}
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ResultError, match=r"clock\.json: cannot be written, the disk is full"):
+        save_record(Clock(applied=False, offset_ns={}, residual_ns=None), path)
+    assert path.read_bytes() == before and [entry.name for entry in path.parent.iterdir()] == ["clock.json"]
 
 
 def test_a_decision_that_cannot_be_saved(tmp_path: Path) -> None:

@@ -165,13 +165,15 @@ def test_what_cannot_be_predicted_says_why() -> None:
     assert isinstance(plan, str) and "heads 4" in plan
     assert predict(SPEC, "tensor", plan, MACHINE, 3, flops=1.0).reason == plan
     whole = planned(SPEC, "tensor", {}, 2)
-    assert predict(SPEC, "tensor", whole, MACHINE, 2, flops=None).reason == "the model's FLOPs are not known"
+    assert predict(SPEC, "tensor", whole, MACHINE, 2, flops=None).missing == "flops"
     unlinked = Machine(**{f: getattr(MACHINE, f) for f in MACHINE.__struct_fields__} | {"link": None})
     found = predict(SPEC, "tensor", whole, unlinked, 2, flops=1.0)
-    assert found.step_s is None and found.memory_bytes and "links are not known" in str(found.reason)
+    assert found.step_s is None and found.memory_bytes and found.missing == "transfers"
+    stages = planned(SPEC, "pipeline_gpipe", {}, 2)
+    assert predict(SPEC, "pipeline_gpipe", stages, unlinked, 2, flops=1.0).missing == "messages"
     assert predict(SPEC, "single", planned(SPEC, "single", {}, 1), unlinked, 1, flops=1.0).step_s is not None
     half = Machine(**{f: getattr(MACHINE, f) for f in MACHINE.__struct_fields__} | {"peak_flops": {"bfloat16": 1.0}})
-    assert "float32" in str(predict(SPEC, "single", planned(SPEC, "single", {}, 1), half, 1, flops=1.0).reason)
+    assert predict(SPEC, "single", planned(SPEC, "single", {}, 1), half, 1, flops=1.0).missing == "peak"
 
 
 def test_as_many_devices_as_most_strategies_can_use() -> None:
@@ -194,9 +196,11 @@ def test_every_strategy_is_predicted_on_every_profile(name: str) -> None:
         plan = planned(spec, name, {}, ranks)
         found = predict(spec, name, plan, machine, ranks, flops=flops_per_step(spec))
         if isinstance(plan, str):
-            assert found.reason == plan
+            assert found.reason == plan and found.missing is None
             continue
-        assert found.reason is None and found.step_s is not None and found.compute_s is not None
+        assert (
+            found.reason is None and found.missing is None and found.step_s is not None and found.compute_s is not None
+        )
         parts = found.compute_s + (found.transfer_s or 0) + (found.bubble_s or 0) + (found.overhead_s or 0)
         assert found.step_s == pytest.approx(parts, rel=1e-6)
         assert found.step_s >= flops_per_step(spec) / ranks / machine.peak_flops["bfloat16"], "faster than the peak"

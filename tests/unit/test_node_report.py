@@ -1,8 +1,11 @@
 """The second table: this machine measured and predicted, named hardware predicted, and what is said about it."""
 
+import dataclasses
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
 
 import msgspec
 import pytest
@@ -17,7 +20,8 @@ from shardscope.selection.api import decide
 from shardscope.selection.audit_claims import Volume
 from shardscope.selection.decision import Decision, load, save
 from shardscope.selection.node import profiles
-from shardscope.selection.node_claims import NodeReport
+from shardscope.selection.node_claims import Missing, NodePrediction, NodeReport
+from shardscope.selection.node_here import _call_cost
 from shardscope.selection.node_model import ring
 from shardscope.selection.terms import Constraints
 from shardscope.selection.volumes import wire_check
@@ -57,7 +61,7 @@ def decision_of(root: Path, fakes: list[runs.Fake], *, linked: bool = True) -> D
     for fake in fakes:
         path = folders[fake.name][0] / "run.json"
         record = msgspec.json.decode(path.read_bytes(), type=RunRecord)
-        plan = strategies.get(fake.name).plan(runs.SPEC, 2, strategies.resolve_parameters(fake.name, {}))
+        plan = strategies.get(fake.name).plan(fake.spec, 2, strategies.resolve_parameters(fake.name, {}))
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, plan=plan)))
     for fake in fakes if linked else ():
         path = folders[fake.name][1] / "attribution.json"
@@ -112,10 +116,37 @@ def test_without_transfers_nothing_that_communicates_is_predicted_here(tmp_path:
     assert report.here.link is None
     predicted = {check.predicted.name: check.predicted for check in report.checks}
     assert predicted["single"].step_s is not None
-    assert predicted["ddp"].step_s is None and "links are not known" in str(predicted["ddp"].reason)
+    assert predicted["ddp"].step_s is None and predicted["ddp"].missing == "transfers"
     assert report.step_error is None
-    for name in LANGUAGES:
-        assert "`ddp`" in render_node([decision_of(tmp_path, runs.nine(), linked=False)], Language(name))
+    for name, said in (("en", "no transfer was seen on this hardware"), ("zh", "没有观察到任何传输")):
+        found = render_node([decision_of(tmp_path, runs.nine(), linked=False)], Language(name))
+        assert "`ddp`" in found and said in found
+
+
+def test_every_reason_is_said_in_both_languages(decision: Decision) -> None:
+    report = report_of(decision)
+    for missing in get_args(Missing):
+        row = NodePrediction(name="ddp", missing=missing)
+        table = msgspec.structs.replace(report.nodes[0], rows=(row,), first=None, flips=())
+        changed = msgspec.structs.replace(decision, node=msgspec.structs.replace(report, nodes=(table,)))
+        for name in LANGUAGES:
+            said = catalogue(name)[f"node_reason.{missing}"].replace("{{ dtype|text }}", "float32")
+            assert f"| {said} |" in render_node([changed], Language(name))
+
+
+def test_recomputation_is_part_of_what_the_calibration_computes(tmp_path: Path) -> None:
+    again = msgspec.structs.replace(runs.SPEC, recompute=True)
+    fakes = [dataclasses.replace(fake, spec=again) for fake in runs.nine()[:2]]
+    (single, _) = report_of(decision_of(tmp_path, fakes)).checks
+    assert single.calibration and single.predicted.step_s == pytest.approx(single.step_s, rel=1e-6)
+
+
+def test_the_cost_of_a_call_counts_the_calls_beyond_those_of_the_calm_run() -> None:
+    calm, busy, fewer = (
+        SimpleNamespace(calls=calls, host_s=host) for calls, host in ((10, 5e-3), (30, 9e-3), (5, 9e-3))
+    )
+    assert _call_cost({"calm": calm, "busy": busy}, calm) == pytest.approx(4e-3 / 20)  # type: ignore[dict-item, arg-type]
+    assert _call_cost({"calm": calm, "fewer": fewer}, calm) == 0  # type: ignore[dict-item, arg-type]
 
 
 def test_flips_are_claimed_only_beyond_the_models_error(decision: Decision) -> None:

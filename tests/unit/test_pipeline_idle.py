@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
+from selection_runs import nine, write
 
 from shardscope.attribution.intervals import from_pairs
 from shardscope.attribution.result import Attribution, Clock, PipelineBubble
 from shardscope.errors import ResultError
+from shardscope.report import evidence_pipeline
+from shardscope.selection.api import decide
 from shardscope.selection.pipeline_idle import better_split, idle_by_rank, read_intervals
+from shardscope.selection.terms import Constraints
 
 
 def result(offsets: dict[str, int] | None = None) -> Attribution:
@@ -82,6 +87,18 @@ def test_no_better_split(layers: list[int], times: list[float]) -> None:
 
 def test_too_many_splits_are_not_tried() -> None:
     assert better_split([16] * 16, [1.0] * 15 + [9.0]) is None
+
+
+def test_no_split_is_suggested_for_a_model_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fakes = [fake for fake in nine() if fake.name in ("ddp", "pipeline_1f1b")]
+    found = write(tmp_path, fakes)
+    decision = decide("gpt3m", found, Constraints())
+    folders = {("gpt3m", name): folder for name, (_, folder) in found.items()}
+    monkeypatch.setattr(evidence_pipeline, "_led_by_imbalance", lambda idle: True)
+    (said,) = evidence_pipeline.split_lines(decision, folders)
+    assert "`pipeline_1f1b`" in said
+    own = structs.replace(decision, workload=structs.replace(decision.workload, model="not_installed_here:build"))
+    assert evidence_pipeline.split_lines(own, folders) == []
 
 
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

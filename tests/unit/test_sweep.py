@@ -19,6 +19,7 @@ from shardscope.selection.conditions_report import analyse
 from shardscope.selection.sweep import Sweep, expand
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, save
 from shardscope.selection.sweep_cross import Step, crossings
+from shardscope.selection.sweep_predict import planned_sent_bytes
 from shardscope.selection.terms import Constraints
 from shardscope.strategies import resolve_parameters
 from shardscope.vocabulary import Axis, Kind, Status
@@ -116,6 +117,13 @@ def test_points_are_workloads_with_stable_names() -> None:
     assert sweep_of({"global_batch": [8, 32, 64]}).points["gpt3m-batch8"].spec == batch.spec
 
 
+def test_values_that_differ_beyond_six_digits_are_points_of_their_own() -> None:
+    sweep = sweep_of({"rate_mbit": [1000.0, 1000.0001], "global_batch": [1_000_000, 1_000_004]})
+    assert sweep.axes[0].workloads == ("gpt3m-rate1000", "gpt3m-rate1000p0001", "gpt3m")
+    assert [point.spec.global_batch for point in sweep.points.values()][2:] == [1_000_000, 1_000_004]
+    assert len(sweep.points) == 4 and all("." not in name and "+" not in name for name in sweep.points)
+
+
 def test_a_grid_has_every_pair_once() -> None:
     sweep = sweep_of({"global_batch": [8], "layers": [2]}, grid=["global_batch", "layers"])
     assert set(sweep.points) == {"gpt3m-batch8", "gpt3m-layers2", "gpt3m-batch8-layers2"}
@@ -134,7 +142,8 @@ def test_a_grid_has_every_pair_once() -> None:
         ({"layers": [2]}, {"measure": {"triples": 1}}, "conditions.measure: measure.triples must be at least 3"),
         ({"layers": [2]}, {"grid": ["layers", "hidden"]}, "name two different axes out of layers"),
         ({"strategy_parameters": {"ddp": {"bucket": [1]}}}, {}, "strategy ddp has no parameter bucket"),
-        ({"strategy_parameters": {"zero3": {"x": [1]}}}, {}, "'zero3' is not among strategies"),
+        ({"strategy_parameters": {"zero3": {"x": [1]}}}, {}, "'zero3' is not measured in the sweep"),
+        ({"strategy_parameters": {"tensor": {"x": [1]}}}, {}, "name it in conditions.strategies as well"),
     ],
 )
 def test_mistakes_name_the_key(axes: dict[str, Any], section: dict[str, Any], expected: str) -> None:
@@ -212,6 +221,56 @@ def test_where_no_rate_can_be_emulated_the_report_says_so(tmp_path: Path) -> Non
     assert result.axes[0].unchecked == reason and result.axes[0].points[0].fastest is None
     for text in rendered(tmp_path, result).values():
         assert "install iproute2" in text and "predicted* at" not in text
+
+
+def test_a_strategy_that_does_not_apply_does_not_make_the_rates_unchecked(tmp_path: Path) -> None:
+    sweep = sweep_of({"rate_mbit": [200]}, strategies=["ddp", "pipeline_1f1b", "tensor"])
+    runs_of(tmp_path, sweep, {"gpt3m-rate200": (1, ddp_at(1, rate=200), pipeline_at(1, rate=200))})
+    decision = decide(
+        "gpt3m",
+        {name: (tmp_path / "traces/gpt3m" / name, tmp_path / "data/gpt3m" / name) for name in sweep.base.strategies},
+        Constraints(require_convergence=False),
+    )
+    spec = sweep.points["gpt3m-rate200"].spec
+    write(tmp_path, [Fake("tensor", spec=spec, status=Status.NOT_APPLICABLE, reason="heads 4 over 3 ranks")])
+    found = analyse(sweep, decision, tmp_path / "traces").axes[0]
+    row = found.points[0].strategy("tensor")
+    assert row is not None and row.status == "not_applicable"
+    assert found.points[0].fastest == "pipeline_1f1b" and found.unchecked is None
+
+
+def test_the_baselines_own_parameters_are_predicted_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def without_torch(spec: Any, name: str, parameters: dict[str, Any], ranks: int) -> str:
+        seen.append(parameters)
+        return "a model that needs torch"
+
+    monkeypatch.setattr("shardscope.selection.conditions_report.planned", without_torch)
+    _, axis = batches(tmp_path)
+    rows = [row for point in axis.points if not point.base for row in point.strategies]
+    assert {row.predicted_ns is None for row in rows if row.name == "ddp"} == {True}
+    assert {row.predicted_ns is None for row in rows if row.name != "ddp"} == {False}
+    assert seen and all(parameters == resolve_parameters("ddp", {}) for parameters in seen)
+
+
+def test_a_factor_called_like_a_path_stays_in_its_folder(tmp_path: Path) -> None:
+    result, axis = batches(tmp_path)
+    hostile = structs.replace(axis, name="../../a b](x)<i>", parameter=("ddp", "x"), crossovers=(), statements=())
+    english = rendered(tmp_path, structs.replace(result, axes=(hostile,)))["conditions.md"]
+    (drawn,) = (tmp_path / "out" / "conditions").iterdir()
+    assert drawn.name == ".._.._a_b_x_i_.svg" and f"](conditions/{drawn.name})" in english
+    assert {path.name for path in tmp_path.iterdir()} == {"traces", "data", "conditions.json", "out"}
+
+
+def test_what_is_sent_is_known_for_known_backends_only() -> None:
+    plan = strategies.get("zero3").plan(SPEC, 4, resolve_parameters("zero3", {}))
+    size = {kind: sum(e.bytes for e in plan.collectives if e.kind is kind) for kind in Kind}
+    gathered, scattered = size[Kind.ALL_GATHER], size[Kind.REDUCE_SCATTER]
+    assert gathered and scattered and gathered + scattered == sum(size.values())
+    assert planned_sent_bytes(plan, "nccl") == 3 * (gathered + scattered)
+    assert planned_sent_bytes(plan, "gloo") == 3 * (gathered + 2 * scattered)
+    assert planned_sent_bytes(plan, "mpi") is None
 
 
 def test_a_strategy_with_wrong_gradients_wins_nowhere(tmp_path: Path) -> None:

@@ -1,16 +1,15 @@
-"""Write the report: both summaries, the evidence, the page and the figures, all of them or none."""
+"""Write the report: summaries, evidence, predictions for named nodes, page and figures, all of them or none."""
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from shardscope import beside
-from shardscope.errors import ResultError, cannot_write
+from shardscope.errors import ResultError
 from shardscope.report.evidence import render_evidence
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
 from shardscope.report.html_page import render_nothing, render_page
 from shardscope.report.node import FILES as NODE_FILES
 from shardscope.report.node import render_node
+from shardscope.report.publish import publish
 from shardscope.report.sentences import LANGUAGES, Language
 from shardscope.report.summary import render_summaries
 from shardscope.selection.decision import Decision, load
@@ -38,7 +37,7 @@ def render(
     results that are missing or contradict each other.
     """
     if imported and not decision_files:
-        _publish(_nothing(imported), {}, output_dir)
+        publish(_nothing(imported), {}, FIGURES, output_dir)
         return
     decisions = [load(path) for path in decision_files]
     names = [decision.workload.name for decision in decisions]
@@ -57,7 +56,7 @@ def render(
     documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
     documents |= {NODE_FILES[language.name]: render_node(decisions, language) for language in languages}
     documents[PAGE] = render_page(decisions, figures, languages)
-    _publish(documents, files, output_dir)
+    publish(documents, files, FIGURES, output_dir)
 
 
 def _nothing(imported: Sequence[str]) -> dict[str, str]:
@@ -80,29 +79,3 @@ def _figures(
         stem = stem_of(decision.workload.name, {earlier.stem for earlier in found.values()})
         found[decision.workload.name] = figure_set(decision, folders, stem, languages)
     return found
-
-
-def _publish(documents: dict[str, str], figures: dict[str, str], output_dir: Path) -> None:
-    """Write beside, then swap: figures first, the summary last, so that a summary never links to what is not there."""
-    try:
-        work = beside.new_folder(output_dir / "report")
-    except OSError as error:
-        raise ResultError(cannot_write(output_dir, error)) from error
-    try:
-        new = work / FIGURES
-        new.mkdir()
-        new.chmod(0o755)
-        for name, content in figures.items():
-            (new / name).write_text(content, encoding="utf-8")
-        for name, content in documents.items():
-            (work / name).write_text(content, encoding="utf-8")
-        old = output_dir / FIGURES
-        if old.exists():
-            old.rename(work / "earlier")
-        new.rename(old)
-        for name in sorted(documents, reverse=True):
-            (work / name).replace(output_dir / name)
-    except OSError as error:
-        raise ResultError(cannot_write(output_dir, error)) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

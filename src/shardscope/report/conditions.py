@@ -1,8 +1,6 @@
 """The conditions report: one context in two languages, one figure and one table per factor."""
 
 import math
-import shutil
-import tempfile
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from shardscope.errors import ResultError, cannot_write
 from shardscope.report.conditions_figures import Line, curves, place
 from shardscope.report.conditions_tables import (
     axis_table,
@@ -19,6 +16,8 @@ from shardscope.report.conditions_tables import (
     shown_value,
     statement_rows,
 )
+from shardscope.report.figure_set import stem_of
+from shardscope.report.publish import publish
 from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, SweptPoint, load
 
@@ -36,9 +35,9 @@ def render_conditions(result_file: Path, output_dir: Path) -> None:
     """
     result = load(result_file)
     languages = [Language(name) for name in LANGUAGES]
-    figures = {f"{axis.name}.svg": figure(axis, result, languages[0]) for axis in result.axes}
+    figures = {_file(axis): figure(axis, result, languages[0]) for axis in result.axes}
     documents = {FILES[language.name]: language.render("conditions.md.j2", **context(result)) for language in languages}
-    _publish(documents, figures, output_dir)
+    publish(documents, figures, FIGURES, output_dir)
 
 
 def context(result: ConditionsResult) -> dict[str, Any]:
@@ -51,7 +50,6 @@ def context(result: ConditionsResult) -> dict[str, Any]:
         "grid_names": (result.grid.x, result.grid.y) if result.grid is not None else None,
         "statements": statement_rows(result),
         "limits": _limits(result),
-        "workloads": [point.workload for axis in result.axes for point in axis.points if not point.base],
     }
 
 
@@ -106,15 +104,19 @@ def _axis(axis: AxisResult, result: ConditionsResult) -> dict[str, Any]:
     return {
         "name": axis.name,
         "title": sentence(f"conditions.axis.{'parameter' if alone else axis.name}", name=axis.name),
-        "figure": Markup(f"{FIGURES}/{axis.name}.svg"),
+        "figure": Markup(f"{FIGURES}/{_file(axis)}"),
         "table": table,
         "crossovers": [sentence("conditions.crossover.long", crossing=crossing) for crossing in axis.crossovers],
         "nothing": not alone and not axis.crossovers,
         "rates": _rates(axis),
         "reasons": _reasons(axis),
         "unchecked": axis.unchecked,
-        "parameter": axis.parameter,
     }
+
+
+def _file(axis: AxisResult) -> str:
+    """The name of its figure, whatever the factor is called."""
+    return f"{stem_of(axis.name, ())}.svg"
 
 
 def _rates(axis: AxisResult) -> list[Sentence]:
@@ -191,28 +193,3 @@ def _line(axis: AxisResult, name: str) -> Line:
         elif row.predicted_ns is not None and clock:
             predicted.append((index, row.predicted_ns / clock))
     return Line(name, tuple(measured), tuple(predicted) if len(predicted) > 1 and axis.parameter is None else ())
-
-
-def _publish(documents: dict[str, str], figures: dict[str, str], output_dir: Path) -> None:
-    """Write beside, then swap: figures first, so that no document links to what is not there."""
-    work: Path | None = None
-    try:
-        output_dir.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=".conditions.", dir=output_dir))
-        new, old = work / FIGURES, output_dir / FIGURES
-        new.mkdir()
-        new.chmod(0o755)
-        for name, content in figures.items():
-            (new / name).write_text(content, encoding="utf-8")
-        for name, content in documents.items():
-            (work / name).write_text(content, encoding="utf-8")
-        if old.exists():
-            old.rename(work / "earlier")
-        new.rename(old)
-        for name in documents:
-            (work / name).replace(output_dir / name)
-    except OSError as error:
-        raise ResultError(cannot_write(output_dir, error)) from error
-    finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)

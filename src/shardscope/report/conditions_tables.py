@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardscope.report.sentences import Sentence, sentence
+from shardscope.selection.comparison import judge
 from shardscope.selection.rescale import LARGEST_FACTOR
-from shardscope.selection.statistics import relative
+from shardscope.selection.statistics import Interval, relative
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, GridResult, Statement, SweptStrategy
+from shardscope.selection.terms import Verdict
 
 __all__ = ["axis_table", "grid_table", "parameter_table", "shown_value", "statement_rows"]
 
@@ -130,6 +132,5 @@ def _claim(row: SweptStrategy) -> str:
     """ "faster", "slower" or "same", as in the summary: beyond the interval and the noise floor."""
     if row.log_ratio is None or row.log_low is None or row.log_high is None:
         return "same"
-    if row.log_low <= 0 <= row.log_high or abs(row.log_ratio) <= row.log_floor:
-        return "same"
-    return "faster" if row.log_ratio < 0 else "slower"
+    verdict = judge(Interval(row.log_ratio, row.log_low, row.log_high, row.pairs), row.log_floor)
+    return {Verdict.BETTER: "faster", Verdict.WORSE: "slower"}.get(verdict, "same")

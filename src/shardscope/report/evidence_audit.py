@@ -37,14 +37,14 @@ _CHANGES = {
 def suspect_lines(rows: Sequence[StrategyResult]) -> list[Markup]:
     """One line per cause, in the order of the strategies."""
     return [
-        code(row.name) + Markup(", ") + sentence_of(audited.kind) + Markup(f" ({audited.axis} axis): ") + _line(suspect)
+        code(row.name) + Markup(", ") + kind_name(audited.kind) + Markup(f" ({audited.axis} axis): ") + _line(suspect)
         for row in rows
         for audited in row.audit
         for suspect in audited.suspects
     ]
 
 
-def sentence_of(kind: object) -> Markup:
+def kind_name(kind: object) -> Markup:
     """The name of a kind in English."""
     return Markup(str(kind).replace("_", "-") if kind != "send_receive" else "send/receive")
 
@@ -65,7 +65,7 @@ def _line(suspect: Suspect) -> Markup:
     else:
         body = Markup(f"{count} calls too many of {size} B{phase}")
         if suspect.per is not None:
-            body += Markup(f", {suspect.per_count} per {suspect.per}")
+            body += Markup(f", {suspect.per_count} per ") + text(suspect.per)
         if suspect.what is not None:
             body += Markup(", the size of “") + what + Markup("”")
         if suspect.parameters:

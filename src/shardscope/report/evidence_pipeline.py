@@ -43,8 +43,13 @@ def pipeline_idle(decision: Decision, folders: Mapping[tuple[str, str], Path]) -
 
 
 def split_lines(decision: Decision, folders: Mapping[tuple[str, str], Path]) -> list[Markup]:
-    """One line per pipeline that idles mostly while other stages work: the better split, or why none is suggested."""
-    found = []
+    """One line per pipeline that idles mostly while other stages work: the better split, or why none is suggested.
+
+    None for a model of the user's own: how its layers are split is known only once it is built.
+    """
+    found: list[Markup] = []
+    if decision.workload.model is not None:
+        return found
     for row, result in _pipelines(decision, folders):
         idle = _idle(row, result, decision, folders)
         times = stage_times(result.pipelines[0], result)

@@ -3,7 +3,7 @@
 import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from shardscope.report.figure_ranks import MOST_RANKS
 from shardscope.report.figure_svg import COLOURS, INK, MUTED, finished, look
 from shardscope.report.figures import Drawing, Words, drawing, label, rows_csv
 
-__all__ = ["Lane", "MicroBatch", "read_lanes", "shares", "timeline"]
+__all__ = ["Lane", "MicroBatch", "aligned", "read_lanes", "shares", "timeline"]
 
 INTERVALS, MICRO_BATCHES = "intervals.csv", "micro_batches.csv"
 MS = 1e6
@@ -87,6 +87,17 @@ def _lane(rank: int, pieces: list[tuple[int, int, str]], marks: list[MicroBatch]
     return Lane(rank, np.array(starts, np.int64), np.array(ends, np.int64), categories, tuple(joined))
 
 
+def aligned(lanes: Sequence[Lane], result: Attribution) -> list[Lane]:
+    """The lanes on one clock, rank 0's, where the attribution could align the clocks; else each on its rank's own."""
+    offsets = result.clock.offset_ns if result.clock.applied else {}
+    return [_shifted(lane, offsets.get(str(lane.rank), 0)) for lane in lanes]
+
+
+def _shifted(lane: Lane, by: int) -> Lane:
+    marks = tuple(replace(mark, start=mark.start - by, end=mark.end - by) for mark in lane.micro_batches)
+    return replace(lane, starts=lane.starts - by, ends=lane.ends - by, micro_batches=marks)
+
+
 def shares(lane: Lane, edges: FLOATS) -> dict[str, FLOATS]:
     """Category → its share of each moment between two edges, shape (len(edges) − 1,).
 
@@ -137,7 +148,7 @@ def timeline(
     workload: str, strategy: str, lanes: Sequence[Lane], result: Attribution, words: Words, stem: str
 ) -> Drawing:
     """The lanes of one strategy; `stem` names the file. At most MOST_RANKS lanes are drawn; the CSV has all."""
-    drawn = lanes[:MOST_RANKS]
+    drawn = aligned(lanes[:MOST_RANKS], result)
     start, end = min(int(lane.starts[0]) for lane in drawn), max(int(lane.ends[-1]) for lane in drawn)
     stages = {rank: stage for pipe in result.pipelines for stage, rank in enumerate(pipe.ranks)}
     marked = any(lane.micro_batches for lane in drawn)

@@ -35,7 +35,7 @@ def _workload(decision: Decision, language: Language) -> dict[str, Any]:
         "name": decision.workload.name,
         "report": report,
         "here": _here(report, dtype),
-        "checks": _checks(report, language),
+        "checks": _checks(report, dtype, language),
         "nodes": [_node(table, report, dtype, language) for table in report.nodes],
     }
 
@@ -80,12 +80,12 @@ def _pair(predicted: float | None, measured: float | None, *, relative: bool = T
     return shown
 
 
-def _checks(report: NodeReport, language: Language) -> Rows:
+def _checks(report: NodeReport, dtype: str, language: Language) -> Rows:
     header = [sentence(f"node.column.{key}") for key in ("strategy", "step", "transfer", "bubble", "memory", "remark")]
-    return header, [[code(c.predicted.name), *_check_cells(c, report, language)] for c in report.checks]
+    return header, [[code(c.predicted.name), *_check_cells(c, dtype, language)] for c in report.checks]
 
 
-def _check_cells(check: SelfCheck, report: NodeReport, language: Language) -> list[Any]:
+def _check_cells(check: SelfCheck, dtype: str, language: Language) -> list[Any]:
     predicted = check.predicted
     memory: Markup = NONE
     if predicted.memory_bytes is not None and check.memory_bytes:
@@ -96,8 +96,7 @@ def _check_cells(check: SelfCheck, report: NodeReport, language: Language) -> li
         remarks.append(language.say_key("node.remark.calibration"))
     if check.own_transfers:
         remarks.append(language.say_key("node.remark.own_transfers"))
-    if predicted.reason is not None:
-        remarks.append(text(predicted.reason))
+    remarks += _why_not(predicted, dtype, language)
     return [
         _pair(predicted.step_s, check.step_s),
         _pair(predicted.transfer_s, check.transfer_s, relative=False),
@@ -105,6 +104,12 @@ def _check_cells(check: SelfCheck, report: NodeReport, language: Language) -> li
         memory,
         _joined(remarks, language) if remarks else NONE,
     ]
+
+
+def _why_not(row: NodePrediction, dtype: str, language: Language) -> list[Markup]:
+    """Why there is no prediction; empty where there is one."""
+    found = [] if row.reason is None else [text(row.reason)]
+    return found if row.missing is None else [*found, language.say_key(f"node_reason.{row.missing}", dtype=dtype)]
 
 
 def _joined(parts: Sequence[Markup], language: Language) -> Markup:
@@ -123,7 +128,7 @@ def _node(table: NodeTable, report: NodeReport, dtype: str, language: Language) 
             sentence("node.first", row=first, fastest=report.fastest, error=report.step_error),
             *([sentence("node.launch_bound")] if any(row.launch_bound for row in table.rows) else []),
         ],
-        "table": _predictions(table, language),
+        "table": _predictions(table, dtype, language),
         "flips": [_flip(flip) for flip in claimed[:SHOWN_FLIPS]],
         "more": max(0, len(claimed) - SHOWN_FLIPS),
         "open": [sentence("node.pair", first=flip.first, second=flip.second) for flip in open_ones[:SHOWN_FLIPS]],
@@ -138,7 +143,7 @@ def _flip(flip: Flip) -> Sentence:
     return sentence("node.flip", first=flip.first, second=flip.second, ratio=flip.ratio - 1, error=flip.error - 1)
 
 
-def _predictions(table: NodeTable, language: Language) -> Rows:
+def _predictions(table: NodeTable, dtype: str, language: Language) -> Rows:
     keys = (
         "strategy",
         "memory_device",
@@ -151,14 +156,14 @@ def _predictions(table: NodeTable, language: Language) -> Rows:
         "remark",
     )
     header = [sentence(f"node.column.{key}") for key in keys]
-    return header, [[code(row.name), *_prediction_cells(row, language)] for row in table.rows]
+    return header, [[code(row.name), *_prediction_cells(row, dtype, language)] for row in table.rows]
 
 
-def _prediction_cells(row: NodePrediction, language: Language) -> list[Any]:
+def _prediction_cells(row: NodePrediction, dtype: str, language: Language) -> list[Any]:
     def ms(seconds: float | None) -> Markup:
         return NONE if seconds is None else milliseconds(seconds * NS)
 
-    remarks = [text(row.reason)] if row.reason is not None else []
+    remarks = _why_not(row, dtype, language)
     if row.fits is False:
         remarks.append(language.say_key("node.remark.does_not_fit"))
     if row.bubble_s is not None:

@@ -15,7 +15,7 @@ from shardscope.measure.record import ExpectedCollective, Parity, RunRecord
 from shardscope.selection.claims import AuditRow, Convergence, Volume
 from shardscope.vocabulary import Axis, Kind
 
-__all__ = ["audit", "convergence", "passes_gate", "volumes"]
+__all__ = ["audit", "convergence", "passes_gate", "sent_factor", "volumes"]
 
 LEAST_FALL = 0.05  # of the mean loss, from the first quarter of the steps to the last
 Key = tuple[Kind, Axis]
@@ -118,14 +118,15 @@ def _sent(calls: list[Calls], backend: str | None) -> float | None:
     """Bytes that all ranks together send; None for a backend or kind whose algorithm is not known."""
     total = 0.0
     for call in calls:
-        factor = _factor(call.kind, len(call.group or ()), backend)
+        factor = sent_factor(call.kind, len(call.group or ()), backend)
         if factor is None:
             return None
         total += factor * (call.bytes or 0)
     return total
 
 
-def _factor(kind: Kind, ranks: int, backend: str | None) -> float | None:
+def sent_factor(kind: Kind, ranks: int, backend: str | None) -> float | None:
+    """What all ranks of a collective together send, in sizes S; None for a backend or kind that is not known."""
     if backend not in ("gloo", "nccl"):
         return None
     if kind is Kind.ALL_REDUCE or (kind is Kind.REDUCE_SCATTER and backend == "gloo"):

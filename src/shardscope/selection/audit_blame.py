@@ -84,9 +84,13 @@ def _explain(
 
 
 def _by_size(spec: WorkloadSpec) -> dict[int, list[str]]:
-    """Bytes → parameters of that size."""
+    """Bytes → parameters of that size; none where an own model cannot be built here."""
     found: dict[int, list[str]] = defaultdict(list)
-    for name, shape in parameter_shapes(spec).items():
+    try:
+        shapes = parameter_shapes(spec)
+    except (ShardscopeError, ImportError):
+        return {}
+    for name, shape in shapes.items():
         found[numel(shape) * element_size(spec)].append(name)
     return dict(found)
 

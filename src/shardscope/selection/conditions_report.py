@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from shardscope import strategies
-from shardscope.errors import ResultError, ShardscopeError
-from shardscope.measure.record import Environment, Plan, RunRecord, load_run
+from shardscope.errors import ResultError
+from shardscope.measure.record import Environment, RunRecord, load_run
 from shardscope.selection.decision import Decision
+from shardscope.selection.node_predict import planned
 from shardscope.selection.statistics import Interval, relative
 from shardscope.selection.sweep import RATE, Axis, Point, Sweep
 from shardscope.selection.sweep_claims import (
@@ -85,7 +85,9 @@ class _Sweep:
         """One factor, all its points."""
         points = [self._point(value, name, axis) for value, name in zip(axis.values, axis.workloads, strict=True)]
         places = list(zip(axis.values, axis.workloads, strict=True))
-        reasons = [row.reason for p in points if p.rate_mbit for row in p.strategies if row.status == "not_applicable"]
+        # Where something has a time the rate was emulated: what does not apply there has a reason of its own.
+        failed = [point for point in points if point.rate_mbit and point.fastest is None]
+        reasons = [row.reason for point in failed for row in point.strategies if row.status == "not_applicable"]
         unchecked = next((reason for reason in reasons if reason), None) if axis.name == RATE else None
         own = next(value for value, name in places if name == self.sweep.base.workload)
         return AxisResult(
@@ -190,12 +192,15 @@ class _Sweep:
     def _predicted(self, name: str, point: Point) -> float | None:
         """By the base's ledger. The baseline has no run of its own at a point: its plan follows from the sizes."""
         records, base = self.records[point.workload], self.bases.get(name)
-        there = records.get(name)
-        plan = there.plan if there is not None else None
-        if there is None:
-            there = next((record for record in records.values() if record.timing is not None), None)
-            plan = _planned(name, there) if there is not None else None
-        return None if base is None or there is None else predicted_ns(base, there, plan)
+        if base is None:
+            return None
+        if name in records:
+            return predicted_ns(base, records[name], records[name].plan)
+        there = next((record for record in records.values() if record.timing is not None), None)
+        if there is None or there.environment is None:
+            return None
+        plan = planned(there.workload, name, base.record.strategy.parameters, there.environment.world_size)
+        return None if isinstance(plan, str) else predicted_ns(base, there, plan)
 
     def _environment(self, workload: str) -> Environment | None:
         found = (record.environment for record in self.records[workload].values())
@@ -235,16 +240,6 @@ def _guessed(point: SweptPoint, one: str, other: str) -> Step | None:
         return None
     log = math.log(found[0] / found[1])
     return Step(point.value, log, log, log, 0.0)
-
-
-def _planned(name: str, there: RunRecord) -> Plan | None:
-    environment = there.environment
-    try:
-        strategy = strategies.get(name)
-        parameters = strategies.resolve_parameters(name, {})
-        return strategy.plan(there.workload, environment.world_size, parameters) if environment is not None else None
-    except ShardscopeError:
-        return None
 
 
 def _record(folder: Path, workload: str, name: str) -> RunRecord:

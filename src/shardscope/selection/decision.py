@@ -3,14 +3,10 @@
 Units as in `claims`: nanoseconds, bytes, fractions. None: not measured, never zero.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from shardscope.errors import ResultError, cannot_write
 from shardscope.measure.record import Environment
-from shardscope.records import load_record
+from shardscope.records import load_record, save_record
 from shardscope.selection.claims import Change, Claim, StrategyResult
 from shardscope.selection.node_claims import NodeReport
 from shardscope.selection.terms import Constraint, Constraints
@@ -145,15 +141,7 @@ class Decision(Claim, kw_only=True, frozen=True):
 
 def save(decision: Decision, path: Path) -> None:
     """Write `path` whole or not at all. Raises ResultError when it cannot be written."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(decision), indent=1) + b"\n")
-        temporary.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()  # half a document takes up room that may be what is missing
-        raise ResultError(cannot_write(path, error)) from error
+    save_record(decision, path)
 
 
 def load(path: Path) -> Decision:

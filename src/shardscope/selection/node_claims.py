@@ -1,8 +1,14 @@
 """What the node model claims, as parts of decision.json. Seconds, bytes, fractions; None: not known, never zero."""
 
+from typing import Literal
+
 import msgspec
 
-__all__ = ["Flip", "Link", "Machine", "NodePrediction", "NodeReport", "NodeTable", "SelfCheck"]
+__all__ = ["Flip", "Link", "Machine", "Missing", "NodePrediction", "NodeReport", "NodeTable", "SelfCheck"]
+
+
+# What is not known, so that nothing can be predicted: keys of report/catalogue/node_reasons.*.toml.
+Missing = Literal["flops", "peak", "transfers", "messages"]
 
 
 class _Claim(msgspec.Struct, kw_only=True, frozen=True):
@@ -45,7 +51,8 @@ class NodePrediction(_Claim, kw_only=True, frozen=True):
     """One strategy on one machine, per training step. step = compute + transfer + bubble (+ overhead of calls)."""
 
     name: str
-    reason: str | None = None  # why there is no prediction
+    reason: str | None = None  # why there is no plan, in the strategy's own words
+    missing: Missing | None = None  # or what else keeps it from being predicted
     memory_bytes: float | None = None  # fullest device
     fits: bool | None = None
     step_s: float | None = None

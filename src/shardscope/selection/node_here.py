@@ -17,7 +17,7 @@ from shardscope.attribution.result import Attribution
 from shardscope.measure.record import RunRecord
 from shardscope.selection.claims import LedgerMean
 from shardscope.selection.node_claims import Link, Machine
-from shardscope.selection.node_model import ring, work
+from shardscope.selection.node_model import BACKWARD_SHARE, ring, work
 from shardscope.selection.terms import REFERENCE
 from shardscope.vocabulary import Kind
 
@@ -149,7 +149,8 @@ def _calibrated(machine: Machine, run: Run) -> Machine:
     whole = _flops(run)
     assert whole is not None and record.plan is not None
     ranks = [state.rank for state in record.plan.state if state.parameter_bytes]
-    flops = whole / len(ranks)
+    # Model FLOPs leave recomputation out; the model of a step adds the forward a second time.
+    flops = whole / len(ranks) * (2 - BACKWARD_SHARE if record.workload.recompute else 1)
     share = (run.ledger.compute_ns + run.ledger.host_ns) / run.ledger.step_ns
     seconds = share * run.step_ns / NS - run.calls * machine.call_s
     peak = machine.peak_flops[record.workload.dtype]
@@ -162,7 +163,8 @@ def _calibrated(machine: Machine, run: Run) -> Machine:
 
 
 def _call_cost(runs: Mapping[str, Run], calm: Run) -> float:
-    """Host time per call, beyond that of the run with the fewest calls."""
-    calls = math.fsum(run.calls for run in runs.values() if run is not calm)
-    beyond = math.fsum(run.host_s - calm.host_s for run in runs.values() if run is not calm)
-    return max(0.0, beyond / calls) if calls else 0.0
+    """Host time per call: what the other runs take beyond `calm`, over their calls beyond its."""
+    others = [run for run in runs.values() if run is not calm]
+    calls = math.fsum(run.calls - calm.calls for run in others)
+    beyond = math.fsum(run.host_s - calm.host_s for run in others)
+    return max(0.0, beyond / calls) if calls > 0 else 0.0

@@ -19,7 +19,17 @@ from shardscope.vocabulary import Axis, Kind
 from shardscope.workload.shapes import element_size
 from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["Work", "buckets_exposed", "call_seconds", "gathered", "link_of", "ring", "scattered_exposed", "work"]
+__all__ = [
+    "BACKWARD_SHARE",
+    "Work",
+    "buckets_exposed",
+    "call_seconds",
+    "gathered",
+    "link_of",
+    "ring",
+    "scattered_exposed",
+    "work",
+]
 
 KERNELS_FORWARD, KERNELS_BACKWARD = 12, 36  # of one block of the model, eager
 WEIGHT_PASSES = 6  # per micro-batch: weights read twice, gradients written, then added (two reads, one write)

@@ -7,7 +7,7 @@ from typing import Any
 from shardscope import strategies
 from shardscope.errors import ShardscopeError
 from shardscope.measure.record import ExpectedCollective, Plan
-from shardscope.selection.node_claims import Machine, NodePrediction
+from shardscope.selection.node_claims import Machine, Missing, NodePrediction
 from shardscope.selection.node_model import (
     Work,
     buckets_exposed,
@@ -64,15 +64,15 @@ def predict(
     if isinstance(plan, str):
         return NodePrediction(name=name, reason=plan)
     if flops is None:
-        return NodePrediction(name=name, reason="the model's FLOPs are not known")
+        return NodePrediction(name=name, missing="flops")
     if spec.dtype not in machine.peak_flops:
-        return NodePrediction(name=name, reason=f"the peak of this hardware in {spec.dtype} is not in its profile")
+        return NodePrediction(name=name, missing="peak")
     memory = _memory(spec, plan)
     result = (
         _pipeline(spec, name, plan, machine, ranks, flops) if plan.stages else _flat(spec, plan, machine, ranks, flops)
     )
     if isinstance(result, str):
-        return NodePrediction(name=name, reason=result, memory_bytes=memory, fits=memory <= machine.memory_bytes)
+        return NodePrediction(name=name, missing=result, memory_bytes=memory, fits=memory <= machine.memory_bytes)
     calls = max((_calls(plan, state.rank) for state in plan.state), default=0)
     overhead = calls * machine.call_s
     step = result["step_s"] + overhead
@@ -109,7 +109,7 @@ def _lines(plan: Plan, rank: int) -> list[ExpectedCollective]:
     return [line for line in plan.collectives if rank in line.group and line.count]
 
 
-def _flat(spec: WorkloadSpec, plan: Plan, machine: Machine, ranks: int, flops: float) -> dict[str, Any] | str:
+def _flat(spec: WorkloadSpec, plan: Plan, machine: Machine, ranks: int, flops: float) -> dict[str, Any] | Missing:
     """All ranks do the same: compute, then what of the transfers is exposed."""
     active = [state.rank for state in plan.state if state.parameter_bytes]
     works = {r: work(spec, plan, machine, r, flops=flops / len(active), layers=spec.layers) for r in active}
@@ -117,7 +117,7 @@ def _flat(spec: WorkloadSpec, plan: Plan, machine: Machine, ranks: int, flops: f
     for rank in active:
         transfer = _transfer(spec, plan, machine, ranks, rank, works[rank])
         if transfer is None:
-            return "no transfer was seen on this hardware, so its links are not known"
+            return "transfers"
         compute = spec.micro_batches * (works[rank].forward + works[rank].backward) + works[rank].optimizer
         found = (compute + transfer[0], compute, *transfer, works[rank].launch_bound)
         slowest = max(slowest, found) if slowest is not None else found
@@ -160,7 +160,7 @@ def _transfer(
 
 def _pipeline(
     spec: WorkloadSpec, name: str, plan: Plan, machine: Machine, ranks: int, flops: float
-) -> dict[str, Any] | str:
+) -> dict[str, Any] | Missing:
     """The schedule played out with and without the messages' time; what other axes leave exposed is added."""
     stages = plan.stages[0]
     kind = next((kind for kind in SCHEDULES if kind in name), None)
@@ -171,10 +171,10 @@ def _pipeline(
     ]
     crossing = _crossing(plan, machine, ranks)
     if crossing is None:
-        return "no message was seen on this hardware, so its links are not known"
+        return "messages"
     others = [_transfer(spec, plan, machine, ranks, rank, each) for rank, each in zip(stages, works, strict=True)]
     if any(other is None for other in others):
-        return "no transfer was seen on this hardware, so its links are not known"
+        return "transfers"
     extra = max(other for other in others if other is not None)
     m, bound = spec.micro_batches, any(each.launch_bound for each in works)
     forward, backward = [each.forward for each in works], [each.backward for each in works]

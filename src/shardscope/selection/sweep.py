@@ -108,7 +108,7 @@ def expand(
     nested = given.pop("strategy_parameters", {})
     axes = [builder.axis(axis, values) for axis, values in given.items()]
     for strategy, swept_parameters in nested.items():
-        usual = _usual(strategy, chosen, parameters)
+        usual = _usual(strategy, builder.base.strategies, parameters)
         axes += [builder.parameter_axis(strategy, key, values, usual) for key, values in swept_parameters.items()]
     grid = section.get("grid")
     pair = tuple(next((axis for axis in axes if axis.name == wanted), None) for wanted in grid) if grid else None
@@ -126,10 +126,11 @@ def expand(
     )
 
 
-def _usual(strategy: str, chosen: Sequence[str], parameters: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    if strategy not in chosen:
+def _usual(strategy: str, swept: Sequence[str], parameters: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    if strategy not in swept:
         raise ConfigError(
-            f"config: conditions.axes.strategy_parameters: {strategy!r} is not among strategies {', '.join(chosen)}"
+            f"config: conditions.axes.strategy_parameters: {strategy!r} is not measured in the sweep "
+            f"({', '.join(swept)}); name it in conditions.strategies as well"
         )
     return parameters[strategy]
 
@@ -229,7 +230,10 @@ def _name(base: str, at: Mapping[str, Value]) -> str:
     """A folder name: the base's, then every factor with its value; cut and made unique where that is too long."""
     parts = []
     for key, value in at.items():
-        shown = f"{value:g}".replace(".", "p").replace("+", "").replace("-", "m")
+        shown = f"{value:g}"
+        if value is not None and float(shown) != value:
+            shown = repr(value)  # six digits would make one point of two values
+        shown = shown.replace(".", "p").replace("+", "").replace("-", "m")
         parts.append(f"{AXES.get(key, key.replace('.', '-').lower())}{shown}")
     name = "-".join([base, *parts])
     if len(name) <= LONGEST_NAME:

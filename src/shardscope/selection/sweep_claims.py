@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import msgspec
-
-from shardscope.errors import ResultError, cannot_write
 from shardscope.measure.record import Environment, RateCheck
 from shardscope.measure.settings import MeasureSettings
-from shardscope.records import load_record
+from shardscope.records import load_record, save_record
 from shardscope.selection.claims import Claim, Prediction
 from shardscope.workload.spec import WorkloadSpec
 
@@ -32,7 +29,8 @@ class SweptStrategy(Claim, kw_only=True, frozen=True):
     """One strategy at one point. Step times are on the clock of the baseline's steps of all jobs at that point.
 
     status: "ok"; "baseline" (timed in the others' jobs); "not_applicable", "out_of_memory", "failed", "disqualified",
-    "incomparable" (other ranks, device, backend or rate than asked for), "missing".
+    "incomparable" (other ranks, device, backend or rate than asked for), "no_time" (too few steps, or more ranks than
+    cores), "missing".
     """
 
     name: str
@@ -121,7 +119,7 @@ class Statement(Claim, kw_only=True, frozen=True):
 
 
 class AxisResult(Claim, kw_only=True, frozen=True):
-    """One factor. workload_only: only one strategy was measured along it (a parameter of its own)."""
+    """One factor. parameter: (strategy, its parameter) where only that strategy was measured; None: all were."""
 
     name: str
     own: float | None  # the base's value
@@ -184,14 +182,7 @@ class ConditionsResult(Claim, kw_only=True, frozen=True):
 
 def save(result: ConditionsResult, path: Path) -> None:
     """Write `path` whole or not at all. Raises ResultError when it cannot be written."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise ResultError(cannot_write(path, error)) from error
+    save_record(result, path)
 
 
 def load(path: Path) -> ConditionsResult:

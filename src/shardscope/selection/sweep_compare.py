@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from shardscope.measure.record import RunRecord
 from shardscope.selection.audit import passes_gate
-from shardscope.selection.comparison import candidate_times, noise_of
+from shardscope.selection.comparison import candidate_times, judge, noise_of
 from shardscope.selection.statistics import Interval, student, triple_logs, welch
+from shardscope.selection.terms import Verdict
 from shardscope.vocabulary import Status
 
 __all__ = ["Measured", "PointTimes", "measured", "point_times"]
@@ -73,9 +74,7 @@ class PointTimes:
     def claim(self, one: str, other: str) -> int:
         """−1: `one` is faster beyond the noise, 1: slower, 0: neither can be said."""
         found = self.difference(one, other) if one != other else None
-        if found is None or found[0].low <= 0 <= found[0].high or abs(found[0].mean) <= found[1]:
-            return 0
-        return -1 if found[0].mean < 0 else 1
+        return 0 if found is None else {Verdict.BETTER: -1, Verdict.WORSE: 1}.get(judge(*found), 0)
 
     def fastest(self) -> tuple[str | None, tuple[str, ...]]:
         """(the fastest, those that are tied with it)."""

@@ -13,10 +13,11 @@ What this leaves out (an operator's fixed cost, caches, the optimizer inside com
 from dataclasses import dataclass
 
 from shardscope.measure.record import Plan, RunRecord
+from shardscope.selection.audit import sent_factor
 from shardscope.selection.claims import LedgerMean
 from shardscope.vocabulary import Axis, Kind
 
-__all__ = ["Base", "effective_mbit", "predicted_ns", "sent_bytes"]
+__all__ = ["Base", "effective_mbit", "planned_sent_bytes", "predicted_ns"]
 
 _Key = tuple[Kind, Axis]
 
@@ -33,7 +34,7 @@ class Base:
 def predicted_ns(base: Base, there: RunRecord, plan: Plan | None) -> float | None:
     """The step at the point where `there` (a run of any strategy) was measured, with this strategy's `plan` there.
 
-    None where a part is not known: FLOPs, a plan, or what of the communication is transfer.
+    None where a part is not known: FLOPs, a plan, what of the communication is transfer, or what the backend sends.
     """
     ledger, old = base.ledger, base.record
     transfer, waiting = ledger.transfer_ns, ledger.waiting_total_ns
@@ -48,7 +49,10 @@ def predicted_ns(base: Base, there: RunRecord, plan: Plan | None) -> float | Non
     rate = there.environment.rate_mbit if there.environment is not None else None
     if rate is not None:
         backend = there.environment.backend if there.environment is not None else "gloo"
-        wire = sent_bytes(plan, backend) * 8e3 / rate / by  # ns of the base's profiled step
+        sent = planned_sent_bytes(plan, backend)
+        if sent is None:
+            return None
+        wire = sent * 8e3 / rate / by  # ns of the base's profiled step
         native = old.environment is None or old.environment.rate_mbit is None
         moved = max(moved, wire) if native else wire
     share = hidden / (transfer + hidden) if transfer + hidden else 0.0
@@ -64,17 +68,14 @@ def predicted_ns(base: Base, there: RunRecord, plan: Plan | None) -> float | Non
     )
 
 
-def sent_bytes(plan: Plan, backend: str) -> float:
-    """Bytes of one step that all ranks together send: n−1 or 2(n−1) times S (selection.audit has the sources)."""
+def planned_sent_bytes(plan: Plan, backend: str) -> float | None:
+    """Bytes of one step that all ranks together send; None for a backend whose algorithms are not known."""
     total = 0.0
     for expected in plan.collectives:
-        others = len(expected.group) - 1
-        if expected.kind is Kind.SEND_RECEIVE:
-            total += expected.bytes
-        elif expected.kind is Kind.ALL_REDUCE or (expected.kind is Kind.REDUCE_SCATTER and backend == "gloo"):
-            total += 2 * others * expected.bytes
-        else:
-            total += others * expected.bytes
+        factor = sent_factor(expected.kind, len(expected.group), backend)
+        if factor is None:
+            return None
+        total += factor * expected.bytes
     return total
 
 
@@ -85,8 +86,8 @@ def effective_mbit(base: Base) -> float | None:
         return None
     hidden = ledger.overlapped_ns * (transfer / ledger.communication_ns if ledger.communication_ns else 0.0)
     time_ns = (transfer + hidden) * base.step_ns / ledger.step_ns
-    sent = sent_bytes(base.record.plan, base.record.environment.backend)
-    return sent * 8e3 / time_ns if time_ns > 0 and sent > 0 else None
+    sent = planned_sent_bytes(base.record.plan, base.record.environment.backend)
+    return sent * 8e3 / time_ns if time_ns > 0 and sent else None
 
 
 def _transfer(ledger: LedgerMean, moving: float, old: Plan, new: Plan) -> float:

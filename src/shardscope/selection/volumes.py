@@ -9,7 +9,7 @@ __all__ = ["wire_check"]
 
 TOLERANCE = 0.02  # headers of TCP and IP, acknowledgements, and gloo's own
 ENOUGH_BYTES = 8e6  # per step: below, headers and barriers weigh more than that
-QUIET = 0.01  # of the counted bytes
+QUIET = 0.01  # of the expected bytes
 
 
 def wire_check(record: RunRecord, volumes: Sequence[Volume]) -> WireCheck | None:

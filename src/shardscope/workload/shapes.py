@@ -18,7 +18,6 @@ from shardscope.workload.spec import WorkloadSpec
 __all__ = [
     "activation_bytes",
     "block_flops",
-    "block_shapes",
     "boundary_shape",
     "element_size",
     "flops_per_step",
@@ -67,12 +66,6 @@ def element_size(spec: WorkloadSpec) -> int:
 def numel(shape: Iterable[int]) -> int:
     """Number of elements of an array of this shape."""
     return prod(shape)
-
-
-def block_shapes(spec: WorkloadSpec, layer: int) -> dict[str, tuple[int, ...]]:
-    """Parameter names and shapes of block `layer`, in the model's order."""
-    facts = outline(spec)
-    return {name: facts.parameters[name] for name in facts.blocks[layer]}
 
 
 def parameter_shapes(spec: WorkloadSpec) -> dict[str, tuple[int, ...]]:
