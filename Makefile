@@ -19,8 +19,10 @@ report: $(READY)
 conditions: $(READY)
 	$(PY) -m snakemake --cores $(CORES) reports/conditions.md
 
+# Together all tests: first those that can share the cores, then those that need them.
 test: $(READY)
-	$(PY) -m pytest
+	$(PY) -m pytest -q -m fast -n auto
+	$(PY) -m pytest -m "not fast"
 
 check: $(READY)
 	$(PY) -m ruff check .
