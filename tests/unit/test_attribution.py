@@ -266,6 +266,7 @@ def test_json_has_the_documented_shape(tmp_path: Path) -> None:
     assert document["schema"] == 1
     assert set(document) == {
         "schema", "summary_step", "ranks", "collectives", "pipelines", "clock", "missing_ranks", "skipped_files",
+        "stragglers",
     }  # fmt: skip
     row = document["ranks"][0]["steps"][0]
     parts = row["compute_ns"] + sum(row["attributed_ns"].values()) + row["copies_exposed_ns"] + row["host_other_ns"]
