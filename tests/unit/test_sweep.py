@@ -13,9 +13,11 @@ from shardscope import strategies
 from shardscope.errors import ConfigError
 from shardscope.measure.record import RateCheck
 from shardscope.measure.settings import MeasureSettings
+from shardscope.report.api import render
 from shardscope.report.conditions import render_conditions
 from shardscope.selection.api import decide
 from shardscope.selection.conditions_report import analyse
+from shardscope.selection.decision import save as save_decision
 from shardscope.selection.sweep import Sweep, expand
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, save
 from shardscope.selection.sweep_cross import Step, crossings
@@ -373,3 +375,28 @@ def test_never_is_contradicted_by_a_point_where_it_happens(tmp_path: Path) -> No
     behind = {"gpt3m-rate200": (1.0, 390.0, 400.0), "gpt3m-rate1000": (1.0, 130.0, 230.0)}
     result = runs_of(tmp_path / "behind", sweep, behind, never=("tensor",))
     assert [s.verdict for s in result.axes[0].statements if s.source == "never"] == ["supported"]
+
+
+def test_the_page_shows_the_sweep_of_its_own_workload_only(tmp_path: Path) -> None:
+    result, axis = batches(tmp_path / "sweep")
+    out = tmp_path / "out"
+    folders = write(tmp_path / "runs", [Fake("ddp", parts=DDP), Fake("pipeline_1f1b", parts=SEND, bubble=16)])
+    save_decision(decide(SPEC.name, folders, Constraints()), tmp_path / "decision.json")
+
+    def page() -> str:
+        render([tmp_path / "decision.json"], [attribution for _, attribution in folders.values()], out)
+        return (out / "summary.html").read_text(encoding="utf-8")
+
+    bare = page()
+    assert "Where each strategy wins" not in bare
+    (out / "data").mkdir()
+    save(result, out / "data" / "conditions.json")
+    shown = page()
+    assert axis.crossovers and "7. Where each strategy wins" in shown and "7. 各策略在何处占优" in shown
+    assert shown.count("<svg") == bare.count("<svg") + len(result.axes)
+    assert 'href="conditions.md"' in shown and 'href="conditions.zh.md"' in shown
+    other = structs.replace(result, workload=structs.replace(SPEC, layers=8))
+    save(other, out / "data" / "conditions.json")
+    assert page() == bare
+    (out / "data" / "conditions.json").write_text("{")
+    assert page() == bare

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from shardscope.errors import ResultError
+from shardscope.report.conditions import swept
 from shardscope.report.evidence import render_evidence
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
 from shardscope.report.html_page import render_nothing, render_page
@@ -55,7 +56,9 @@ def render(
     documents = {FILES[name]: text for name, text in summaries.items()}
     documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
     documents |= {NODE_FILES[language.name]: render_node(decisions, language) for language in languages}
-    documents[PAGE] = render_page(decisions, figures, languages)
+    # Made on demand, so no input of this stage: shown when it is there.
+    conditions = swept(output_dir / "data" / "conditions.json", decisions, languages)
+    documents[PAGE] = render_page(decisions, figures, languages, conditions)
     publish(documents, files, FIGURES, output_dir)
 
 

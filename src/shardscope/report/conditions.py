@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from shardscope.errors import ResultError
 from shardscope.report.conditions_figures import Line, curves, place
 from shardscope.report.conditions_tables import (
     axis_table,
@@ -17,11 +19,13 @@ from shardscope.report.conditions_tables import (
     statement_rows,
 )
 from shardscope.report.figure_set import stem_of
+from shardscope.report.figures import Drawing, Words
 from shardscope.report.publish import publish
 from shardscope.report.sentences import LANGUAGES, Language, Sentence, sentence
+from shardscope.selection.decision import Decision
 from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, SweptPoint, load
 
-__all__ = ["render_conditions"]
+__all__ = ["Swept", "render_conditions", "swept"]
 
 FILES = {"en": "conditions.md", "zh": "conditions.zh.md"}
 FIGURES = "conditions"
@@ -35,9 +39,40 @@ def render_conditions(result_file: Path, output_dir: Path) -> None:
     """
     result = load(result_file)
     languages = [Language(name) for name in LANGUAGES]
-    figures = {_file(axis): figure(axis, result, languages[0]) for axis in result.axes}
+    words = Words(languages[0], languages[1])
+    figures = {_file(axis): figure(axis, result, words) for axis in result.axes}
     documents = {FILES[language.name]: language.render("conditions.md.j2", **context(result)) for language in languages}
     publish(documents, figures, FIGURES, output_dir)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """One factor for summary.html: what it is, its drawing, its crossovers."""
+
+    title: Sentence
+    drawing: Drawing
+    crossovers: list[Sentence]
+
+
+def swept(result_file: Path, decisions: Sequence[Decision], languages: Sequence[Language]) -> dict[str, list[Swept]]:
+    """Workload → its factors, where conditions were measured for just that workload; else nothing.
+
+    A result that cannot be read is as good as none here: the sweep is made on demand, and its own report says why.
+    """
+    try:
+        result = load(result_file)
+    except ResultError:
+        return {}
+    if all(decision.workload != result.workload for decision in decisions):
+        return {}
+    found = []
+    for axis in result.axes:
+        words = Words(languages[0], languages[1])
+        svg = figure(axis, result, words)
+        title = sentence(f"conditions.axis.{'parameter' if axis.parameter is not None else axis.name}", name=axis.name)
+        drawing = Drawing(f"conditions-{stem_of(axis.name, ())}", svg, "", words.found)
+        found.append(Swept(title, drawing, _crossovers(axis)))
+    return {result.workload.name: found}
 
 
 def context(result: ConditionsResult) -> dict[str, Any]:
@@ -157,8 +192,8 @@ def _limits(result: ConditionsResult) -> list[Sentence]:
     return found
 
 
-def figure(axis: AxisResult, result: ConditionsResult, language: Language) -> str:
-    """The drawing of one factor, in the first language."""
+def figure(axis: AxisResult, result: ConditionsResult, say: Words) -> str:
+    """The drawing of one factor, in the first language of `say`."""
     values = [point.value for point in axis.points]
     lines = [line for name in result.strategies if (line := _line(axis, name)).measured]
     spans = []
@@ -167,10 +202,10 @@ def figure(axis: AxisResult, result: ConditionsResult, language: Language) -> st
         estimate = None if crossing.estimate is None else place(crossing.estimate, values)
         spans.append((place(crossing.low, values), high, estimate))
     words = {
-        key: str(language.say_key(f"conditions.figure.{key}", name=axis.name, baseline=result.baseline))
+        key: say(f"conditions.figure.{key}", name=axis.name, baseline=result.baseline)
         for key in ("title", "x", "y", "predicted", "crossover")
     }
-    ticks = [str(language.say(shown_value(value))) for value in values]
+    ticks = [say(shown.key, **shown.fields) for shown in map(shown_value, values)]
     text = " ".join(
         f"{line.name}: " + ", ".join(f"{ratio:.3f} at {ticks[index]}" for index, ratio, _, _ in line.measured) + "."
         for line in lines

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from shardscope.report import answer
+from shardscope.report.conditions import Swept
 from shardscope.report.figure_ranks import MOST_RANKS
 from shardscope.report.figure_set import FigureSet
 from shardscope.report.figures import label
@@ -27,8 +28,13 @@ from shardscope.selection.terms import Standing
 __all__ = ["render_nothing", "render_page"]
 
 
-def render_page(decisions: Sequence[Decision], figures: Mapping[str, FigureSet], languages: Sequence[Language]) -> str:
-    """The whole page. `figures`: workload → its drawings."""
+def render_page(
+    decisions: Sequence[Decision],
+    figures: Mapping[str, FigureSet],
+    languages: Sequence[Language],
+    conditions: Mapping[str, Sequence[Swept]] | None = None,
+) -> str:
+    """The whole page. `figures`: workload → its drawings; `conditions`: workload → the factors that were swept."""
     speakers = [Speaker(language) for language in languages]
     count = 0
     workloads = []
@@ -36,7 +42,11 @@ def render_page(decisions: Sequence[Decision], figures: Mapping[str, FigureSet],
         found = figures[decision.workload.name]
         numbers = {drawing.stem: count + place for place, drawing in enumerate(found.drawings)}
         count += len(numbers)
-        workloads.append(_workload(decision, found, numbers, list(zip(speakers, languages, strict=True)), index))
+        context = _workload(decision, found, numbers, list(zip(speakers, languages, strict=True)), index)
+        factors = (conditions or {}).get(decision.workload.name, [])
+        context["swept"] = [(each, inlined(each.drawing, count + place)) for place, each in enumerate(factors)]
+        count += len(factors)
+        workloads.append(context)
     opening = answer.opening(list(decisions))
     return _rendered(speakers=speakers, opening=opening, workloads=workloads, imported=[])
 
@@ -123,11 +133,19 @@ def _headline(decision: Decision, comparison: Any, speaker: Speaker) -> dict[str
     if name is not None:
         header, rows = comparison
         mine = next(row for row in rows if _names(row[0], name))
-        pairs = list(zip(header, mine, strict=True))[1:-1]
+        # What little communication there is may well be exposed, and a bubble is all of a pipeline's stall: the card
+        # shows what decides, the comparison everything.
+        left_out = {"column.overlap", *(["column.stall"] if _has_bubble(decision, name) else [])}
+        pairs = [pair for pair in list(zip(header, mine, strict=True))[1:-1] if pair[0].key not in left_out]
         cells = [(speaker.line(column), speaker.cell(cell)) for column, cell in pairs]
         tiles = [(column, cell) for column, cell in cells if cell and cell.striptags() != "–"]
     row = decision.strategy(name) if name is not None else None
     return {"key": f"html.{key}", "name": name, "row": row, "tiles": tiles}
+
+
+def _has_bubble(decision: Decision, name: str) -> bool:
+    """Whether the strategy is a pipeline whose bubble was measured."""
+    return decision.strategy(name).bubble_fraction.value is not None
 
 
 def _names(cell: Any, name: str) -> bool:
