@@ -157,6 +157,17 @@ def test_what_would_change_the_answer_names_ties_and_predictions(tmp_path: Path)
     assert re.search(r"\*Predicted:\* transfers (5\.\d|6\.\d) times as fast: `zero1` overtakes it\.", summary)
 
 
+def test_a_state_that_is_smaller_counts_where_the_peak_cannot_be_told(tmp_path: Path) -> None:
+    fakes = [Fake("ddp", parts=REDUCE, peak=60), Fake("zero3", step=150, peak=50, residue=12.0, parts=REDUCE)]
+    files = _report(tmp_path, fakes, limits=Constraints())
+    assert (
+        "the state it holds (parameters, gradients, optimizer) is 25.0 MB per rank, 16.7 % less" in files["summary.md"]
+    )
+    assert "为 25.0 MB，比 `ddp` 少 16.7%" in files["summary.zh.md"]
+    told = [Fake("ddp", parts=REDUCE, peak=60), Fake("zero3", step=150, peak=50, parts=REDUCE)]
+    assert "the state it holds" not in _report(tmp_path / "told", told, limits=Constraints())["summary.md"]
+
+
 def test_waits_below_the_residual_and_unjudged_requests_are_named(tmp_path: Path) -> None:
     parts = {Kind.ALL_REDUCE: (Axis.DATA, 6.0, 0.01, 0.0)}
     shaky = Fake("zero1", step=90, peak=50, noise=0.02, parts=parts, clock_residual_ns=20_000)

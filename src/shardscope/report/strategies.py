@@ -13,6 +13,7 @@ from shardscope.selection.terms import CheckStatus, Standing, Verdict
 __all__ = ["Lines", "strategy_lines"]
 
 FIGURES = ("peak_bytes", "throughput", "request_ns")
+LEAST_STATE = 0.99  # a smaller difference of the state is the plan's rounding
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def _lines(decision: Decision, row: StrategyResult) -> Lines:
     if row.name == decision.compared_with:
         benefit, cost = [sentence("base.benefit", row=row)], _base_cost(row)
     else:
-        benefit, cost = _benefit(row, decision.compared_with), _cost(row, base)
+        benefit, cost = _benefit(row, base), _cost(row, base)
     return Lines(row.name, row.display_name, None, benefit, cost, _conditions(decision, row))
 
 
@@ -57,8 +58,19 @@ def _changes(row: StrategyResult, verdict: Verdict) -> list[Sentence]:
     return found
 
 
-def _benefit(row: StrategyResult, against: str | None) -> list[Sentence]:
-    return _changes(row, Verdict.BETTER) or [sentence("benefit.none", against=against, **_judged(row))]
+def _benefit(row: StrategyResult, base: StrategyResult | None) -> list[Sentence]:
+    against = base.name if base is not None else None
+    found = _changes(row, Verdict.BETTER) or [sentence("benefit.none", against=against, **_judged(row))]
+    mine, theirs = _state(row), _state(base)
+    if _is(row.peak_bytes, Verdict.WITHIN_NOISE) and mine and theirs and mine < LEAST_STATE * theirs:
+        found.append(sentence("benefit.state", mine=mine, less=1 - mine / theirs, against=against))
+    return found
+
+
+def _state(row: StrategyResult | None) -> int:
+    """Bytes of parameters, gradients and optimizer that the fullest rank holds after a step; exact. 0: not measured."""
+    memory = row.run.memory if row is not None else ()
+    return max((m.parameter_bytes + m.gradient_bytes + m.optimizer_bytes for m in memory), default=0)
 
 
 def _judged(row: StrategyResult) -> dict[str, list[Any]]:
