@@ -22,7 +22,8 @@ conditions: $(READY)
 # Together all tests: first those that can share the cores, then those that need them.
 test: $(READY)
 	$(PY) -m pytest -q -m fast -n auto
-	$(PY) -m pytest -m "not fast"
+	$(PY) -m pytest -q tests/browser tests/workflow -n 2 --dist loadfile
+	$(PY) -m pytest -m slow tests/unit
 
 check: $(READY)
 	$(PY) -m ruff check .
