@@ -1,22 +1,19 @@
 """Two real runs that communicate more than planned: the audit names what is to blame."""
 
-import os
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+from bare_strategies import measured
 
 from shardscope.attribution.api import attribute_run
-from shardscope.measure.launch import run_strategy
 from shardscope.measure.record import RunRecord
-from shardscope.measure.reference import Reference, save_reference
 from shardscope.measure.settings import MeasureSettings
 from shardscope.selection.audit import audit, volumes
 from shardscope.selection.audit_blame import blamed
 from shardscope.selection.claims import AuditRow
 from shardscope.selection.volumes import wire_check
-from shardscope.vocabulary import Kind, Status
+from shardscope.vocabulary import Kind
 from shardscope.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.slow
@@ -29,16 +26,7 @@ HIDDEN = 4 * 32 * 64 * 4  # one micro-batch's activation
 
 
 def run(name: str, folder: Path) -> tuple[RunRecord, tuple[AuditRow, ...]]:
-    gradients = {"none": np.zeros(1, dtype=np.float32)}
-    save_reference(folder / "reference.npz", Reference(spec=SPEC, gradients=gradients, losses=(1.0,) * 4))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        record = run_strategy(
-            spec=SPEC, strategy=f"audit_strategies:{name}", parameters={}, baseline=f"audit_strategies:{name}",
-            baseline_parameters={}, settings=SETTINGS, reference=folder / "reference.npz", output=folder / name,
-            log=folder / f"{name}.log",
-        )  # fmt: skip
-    assert record.status is Status.OK, record.reason
+    record = measured(f"audit_strategies:{name}", folder, SPEC, SETTINGS)
     assert record.plan is not None
     result = attribute_run(folder / name)
     rows = blamed(audit(record.plan.collectives, result), record, result.summary_step)

@@ -1,18 +1,13 @@
 """Controls of the overlap: steps that only compute, only communicate, do both in turn, do both at once. One launch."""
 
-import os
-from pathlib import Path
-
 import control_strategies as controls
-import numpy as np
 import pytest
+from bare_strategies import measured
 
 from shardscope.attribution.api import attribute_run
 from shardscope.attribution.result import StepRow
-from shardscope.measure.launch import run_strategy
-from shardscope.measure.reference import Reference, save_reference
 from shardscope.measure.settings import MeasureSettings
-from shardscope.vocabulary import Kind, Status
+from shardscope.vocabulary import Kind
 from shardscope.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.slow
@@ -27,17 +22,8 @@ SETTINGS = MeasureSettings(
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[list[StepRow]]:
     """The four profiled steps, each on both ranks."""
     folder = tmp_path_factory.mktemp("controls")
-    gradients = {"none": np.zeros(1, dtype=np.float32)}
-    save_reference(folder / "reference.npz", Reference(spec=SPEC, gradients=gradients, losses=(1.0,) * 4))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        record = run_strategy(
-            spec=SPEC, strategy="control_strategies:CONTROLS", parameters={},
-            baseline="control_strategies:CONTROLS", baseline_parameters={}, settings=SETTINGS,
-            reference=folder / "reference.npz", output=folder / "run", log=folder / "log",
-        )  # fmt: skip
-    assert record.status is Status.OK, record.reason
-    result = attribute_run(folder / "run")
+    measured("control_strategies:CONTROLS", folder, SPEC, SETTINGS)
+    result = attribute_run(folder / "CONTROLS")
     steps = sorted({row.step for rank in result.ranks for row in rank.steps if row.step is not None})
     return [[row for rank in result.ranks for row in rank.steps if row.step == step] for step in steps]
 

@@ -18,6 +18,7 @@ from shardscope.attribution.api import attribute_paths
 from shardscope.attribution.micro_batches import HEADER, micro_batch_rows
 from shardscope.attribution.result import Clock, Straggler
 from shardscope.errors import ResultError
+from shardscope.report.attributions import attributions
 from shardscope.report.figure_plane import points
 from shardscope.report.figure_ranks import MOST_RANKS, rank_bars, rank_times
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
@@ -48,7 +49,7 @@ def decided(tmp_path: Path, fakes: list[Fake], limits: Constraints = LIMITS) -> 
             (folder / "micro_batches.csv").write_text(MARKS)
     decision = decide("gpt3m", found, limits)
     folders = {("gpt3m", name): folder for name, (_, folder) in found.items()}
-    return decision, figure_set(decision, folders, "gpt3m", LANGUAGES)
+    return decision, figure_set(decision, folders, attributions(decision, folders), "gpt3m", LANGUAGES)
 
 
 def rows(table: str) -> list[dict[str, str]]:

@@ -10,6 +10,7 @@ from shardscope.attribution.intervals import from_pairs
 from shardscope.attribution.result import Attribution, Clock, PipelineBubble
 from shardscope.errors import ResultError
 from shardscope.report import evidence_pipeline
+from shardscope.report.attributions import attributions
 from shardscope.selection.api import decide
 from shardscope.selection.pipeline_idle import better_split, idle_by_rank, read_intervals
 from shardscope.selection.terms import Constraints
@@ -95,10 +96,11 @@ def test_no_split_is_suggested_for_a_model_of_the_users_own(tmp_path: Path, monk
     decision = decide("gpt3m", found, Constraints())
     folders = {("gpt3m", name): folder for name, (_, folder) in found.items()}
     monkeypatch.setattr(evidence_pipeline, "_led_by_imbalance", lambda idle: True)
-    (said,) = evidence_pipeline.split_lines(decision, folders)
+    idle = evidence_pipeline.pipelines(decision, folders, attributions(decision, folders))
+    (said,) = evidence_pipeline.split_lines(decision, idle)
     assert "`pipeline_1f1b`" in said
     own = structs.replace(decision, workload=structs.replace(decision.workload, model="not_installed_here:build"))
-    assert evidence_pipeline.split_lines(own, folders) == []
+    assert evidence_pipeline.split_lines(own, idle) == []
 
 
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

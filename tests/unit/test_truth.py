@@ -1,18 +1,15 @@
 """Runs whose answer is known beforehand, from real processes to the attributed numbers."""
 
-import os
 from pathlib import Path
 
-import numpy as np
+import bare_strategies
 import pytest
 import truth_strategies as truth
 
 from shardscope.attribution.api import attribute_run
 from shardscope.attribution.result import Attribution, Collective, StepRow
-from shardscope.measure.launch import run_strategy
-from shardscope.measure.reference import Reference, save_reference
 from shardscope.measure.settings import MeasureSettings
-from shardscope.vocabulary import Kind, Status
+from shardscope.vocabulary import Kind
 from shardscope.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.slow
@@ -26,16 +23,7 @@ MS = 1_000_000
 
 def measured(name: str, folder: Path) -> Attribution:
     """Measure `truth_strategies:name` and attribute its traces. Nothing is compared with `single` here."""
-    gradients = {"none": np.zeros(1, dtype=np.float32)}
-    save_reference(folder / "reference.npz", Reference(spec=SPEC, gradients=gradients, losses=(1.0,) * 4))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        record = run_strategy(
-            spec=SPEC, strategy=f"truth_strategies:{name}", parameters={}, baseline=f"truth_strategies:{name}",
-            baseline_parameters={}, settings=SETTINGS, reference=folder / "reference.npz", output=folder / name,
-            log=folder / f"{name}.log",
-        )  # fmt: skip
-    assert record.status is Status.OK, record.reason
+    bare_strategies.measured(f"truth_strategies:{name}", folder, SPEC, SETTINGS)
     return attribute_run(folder / name)
 
 

@@ -1,17 +1,14 @@
 """Strategies whose time is known: a custom operator that sleeps counts as compute and needs no core."""
 
 import time
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from bare_strategies import Bare, BareTrainer
 
-from shardscope.measure.record import Plan, RankState
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.strategies.pipeline import Interleaved, Pipeline, ZeroBubble
-from shardscope.vocabulary import Axis
-from shardscope.workload.spec import WorkloadSpec
 
 BEFORE_MS, LATE_MS, UNDER_MS, AFTER_MS = 40.0, 60.0, 250.0, 40.0
 SMALL, LARGE = 1024, 8 * 1024 * 1024  # float32 elements
@@ -28,29 +25,18 @@ def work(x: torch.Tensor, milliseconds: float) -> torch.Tensor:
 work.register_autograd(lambda context, gradient: (work(gradient, STAGE_MS), None))
 
 
-class Late:
+class Late(Bare):
     """Rank 1 comes late to a small all-reduce; a large one runs under known work."""
 
     name = display_name = "late"
-    shards: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = {}
-    memory_formula = "nothing"
-
-    def not_applicable(self, spec: WorkloadSpec, world_size: int) -> str | None:
-        return None
-
-    def plan(self, spec: WorkloadSpec, world_size: int, parameters: Mapping[str, Any]) -> Plan:
-        states = tuple(
-            RankState(rank=rank, parameter_bytes=1, gradient_bytes=0, optimizer_bytes=0) for rank in range(world_size)
-        )
-        return Plan(parameter_count=1, state=states, collectives=())
 
     def build(self, context: BuildContext) -> Trainer:
         return _LateTrainer(context.rank)
 
 
-class _LateTrainer:
+class _LateTrainer(BareTrainer):
     def __init__(self, rank: int) -> None:
+        super().__init__(torch.ones(SMALL))
         self.rank, self.small, self.large = rank, torch.ones(SMALL), torch.ones(LARGE)
 
     def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
@@ -63,23 +49,8 @@ class _LateTrainer:
         work(self.small, AFTER_MS)
         return 1.0
 
-    def optimizer_step(self) -> None:
-        return None
-
     def request(self, inputs: torch.Tensor) -> None:
         work(self.small, 1.0)
-
-    def gradients(self) -> Iterable[tuple[str, torch.Tensor | None]]:
-        return ()
-
-    def state(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-        return [self.small], [], []
-
-    def axes(self) -> Mapping[tuple[int, ...], str]:
-        return {(0, 1): Axis.DATA}
-
-    def close(self) -> None:
-        return None
 
 
 @torch.library.custom_op("truth::hand_over", mutates_args=())

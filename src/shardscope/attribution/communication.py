@@ -51,7 +51,6 @@ class Communication:
     transfers: IntArray | None = None
     waits: IntArray | None = None
     bounds: bool = False  # the split is a bound, not exact
-    last_known: int | None = None  # latest arrival, own clock
 
     def extend(self, *pieces: IntArray) -> None:
         """Add instants to `busy` and move `end`."""

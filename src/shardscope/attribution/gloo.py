@@ -131,20 +131,6 @@ def _by_pool(
     )
 
 
-def _possible_groups(
-    by_group: dict[tuple[int, ...] | None, list[Communication]], spans: Sequence[Span]
-) -> list[tuple[int, ...] | None]:
-    """Groups with a fitting, earlier call for every span of a thread."""
-    first: dict[tuple[str, frozenset[int]], Span] = {}
-    for span in spans:  # the earliest span of each name and shape is the hardest to explain
-        first.setdefault((span.name, span.sizes), span)
-    return [
-        group
-        for group, calls in by_group.items()
-        if all(any(_fits(call, span) for call in calls) for span in first.values())
-    ]
-
-
 def _in_order(calls: Sequence[Communication], spans: Sequence[Span]) -> tuple[Pairs, list[Span]]:
     pairs: Pairs = []
     rest: list[Span] = []

@@ -4,14 +4,22 @@ Times are integer nanoseconds on the analysed clock. `rank` None: unknown. `step
 Kinds without time are left out of the per-kind maps. A row's wait and transfer are None where they cannot be known.
 """
 
+import csv
 from pathlib import Path
 
 import msgspec
 
+from shardscope.errors import ResultError
 from shardscope.records import load_record
 from shardscope.vocabulary import Axis, Evidence, Kind
 
 __all__ = [
+    "ATTRIBUTION_FILE",
+    "COLLECTIVES_FILE",
+    "HTA_FILE",
+    "INTERVALS_FILE",
+    "LEDGER_FILE",
+    "MICRO_BATCHES_FILE",
     "Attribution",
     "BubblePhases",
     "Calls",
@@ -28,9 +36,17 @@ __all__ = [
     "Straggler",
     "Warn",
     "load_attribution",
+    "read_table",
 ]
 
 SCHEMA_VERSION = 1
+# The files of an attribution's folder.
+ATTRIBUTION_FILE = "attribution.json"
+LEDGER_FILE = "ledger.csv"
+COLLECTIVES_FILE = "collectives.csv"
+INTERVALS_FILE = "intervals.csv"
+MICRO_BATCHES_FILE = "micro_batches.csv"
+HTA_FILE = "hta.json"
 KindNs = dict[Kind, int]
 
 
@@ -241,6 +257,15 @@ class SecondOpinion(_Result, kw_only=True):
     reason: str | None
     version: str | None
     rows: list[HtaRow]
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Rows of one of an attribution's CSV tables. Raises ResultError when it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream, strict=True))
+    except (OSError, ValueError, csv.Error) as error:
+        raise ResultError(f"{path}: cannot be read ({error}); attribute the run again") from error
 
 
 def load_attribution(path: Path) -> Attribution:

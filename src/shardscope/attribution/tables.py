@@ -16,7 +16,19 @@ from shardscope import beside
 from shardscope.attribution.analysis import analysis_of
 from shardscope.attribution.micro_batches import HEADER, micro_batch_rows
 from shardscope.attribution.partition import partition
-from shardscope.attribution.result import Attribution, Collective, RankResult, SecondOpinion, StepRow
+from shardscope.attribution.result import (
+    ATTRIBUTION_FILE,
+    COLLECTIVES_FILE,
+    HTA_FILE,
+    INTERVALS_FILE,
+    LEDGER_FILE,
+    MICRO_BATCHES_FILE,
+    Attribution,
+    Collective,
+    RankResult,
+    SecondOpinion,
+    StepRow,
+)
 from shardscope.errors import ResultError, cannot_write
 from shardscope.vocabulary import Axis, Kind
 
@@ -37,14 +49,14 @@ def write_tables(result: Attribution, folder: Path, second_opinion: SecondOpinio
     except OSError as error:
         raise ResultError(cannot_write(folder, error)) from error
     try:
-        (fresh / "attribution.json").write_bytes(as_json(result))
-        (fresh / "ledger.csv").write_text(ledger_csv(result), encoding="utf-8")
-        (fresh / "collectives.csv").write_text(_collectives_csv(result.collectives), encoding="utf-8")
-        (fresh / "intervals.csv").write_text(_intervals_csv(result), encoding="utf-8")
+        (fresh / ATTRIBUTION_FILE).write_bytes(as_json(result))
+        (fresh / LEDGER_FILE).write_text(ledger_csv(result), encoding="utf-8")
+        (fresh / COLLECTIVES_FILE).write_text(_collectives_csv(result.collectives), encoding="utf-8")
+        (fresh / INTERVALS_FILE).write_text(_intervals_csv(result), encoding="utf-8")
         if micro_batches := list(micro_batch_rows(analysis_of(result))):
-            (fresh / "micro_batches.csv").write_text(_csv(HEADER, micro_batches), encoding="utf-8")
+            (fresh / MICRO_BATCHES_FILE).write_text(_csv(HEADER, micro_batches), encoding="utf-8")
         if second_opinion is not None:
-            (fresh / "hta.json").write_bytes(msgspec.json.format(msgspec.json.encode(second_opinion), indent=1))
+            (fresh / HTA_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(second_opinion), indent=1))
         fresh.chmod(0o755)
         beside.put_in_place(fresh, folder)
     except OSError as error:

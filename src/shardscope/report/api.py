@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from shardscope.attribution.result import Attribution
 from shardscope.errors import ResultError
+from shardscope.report.attributions import attributions
 from shardscope.report.conditions import swept
 from shardscope.report.evidence import render_evidence
 from shardscope.report.figure_set import FigureSet, figure_set, stem_of
@@ -46,7 +48,8 @@ def render(
         raise ResultError(f"report: needs one decision per workload, not {', '.join(names) or 'none'}")
     folders = {(folder.parent.name, folder.name): folder for folder in attribution_folders}
     languages = [Language(name) for name in LANGUAGES]
-    figures = _figures(decisions, folders, languages)
+    results = {decision.workload.name: attributions(decision, folders) for decision in decisions}
+    figures = _figures(decisions, folders, results, languages)
     links = {name: f"{FIGURES}/step-time-{found.stem}.svg" for name, found in figures.items()}
     files: dict[str, str] = {}
     for found in figures.values():
@@ -54,7 +57,7 @@ def render(
             files |= {f"{drawing.stem}.svg": drawing.svg, f"{drawing.stem}.csv": drawing.csv}
     summaries, left_out = render_summaries(decisions, links, languages)
     documents = {FILES[name]: text for name, text in summaries.items()}
-    documents[EVIDENCE] = render_evidence(decisions, folders, languages[0], links, left_out)
+    documents[EVIDENCE] = render_evidence(decisions, folders, results, languages[0], links, left_out)
     documents |= {NODE_FILES[language.name]: render_node(decisions, language) for language in languages}
     # Made on demand, so no input of this stage: shown when it is there.
     conditions = swept(output_dir / "data" / "conditions.json", decisions, languages)
@@ -74,11 +77,15 @@ def _nothing(imported: Sequence[str]) -> dict[str, str]:
 
 
 def _figures(
-    decisions: Sequence[Decision], folders: Mapping[tuple[str, str], Path], languages: Sequence[Language]
+    decisions: Sequence[Decision],
+    folders: Mapping[tuple[str, str], Path],
+    results: Mapping[str, Mapping[str, Attribution]],
+    languages: Sequence[Language],
 ) -> dict[str, FigureSet]:
     """Workload → its drawings, each with a file name of its own."""
     found: dict[str, FigureSet] = {}
     for decision in decisions:
         stem = stem_of(decision.workload.name, {earlier.stem for earlier in found.values()})
-        found[decision.workload.name] = figure_set(decision, folders, stem, languages)
+        name = decision.workload.name
+        found[name] = figure_set(decision, folders, results[name], stem, languages)
     return found

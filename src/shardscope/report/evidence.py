@@ -6,9 +6,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from shardscope.attribution.result import Attribution
 from shardscope.report import answer, tables
 from shardscope.report.evidence_audit import suspect_lines, wire_table
-from shardscope.report.evidence_pipeline import pipeline_idle, split_lines
+from shardscope.report.evidence_pipeline import pipeline_idle, pipelines, split_lines
 from shardscope.report.evidence_runs import environment_table, failure_texts, memory_table, state_table
 from shardscope.report.evidence_traces import TraceTables, trace_tables
 from shardscope.report.markdown import (
@@ -45,26 +46,37 @@ _BASES = {
 def render_evidence(
     decisions: Sequence[Decision],
     folders: Mapping[tuple[str, str], Path],
+    results: Mapping[str, Mapping[str, Attribution]],
     language: Language,
     figures: Mapping[str, str],
     left_out: Sequence[str],
 ) -> str:
-    """The whole document. `folders`: (workload, strategy) → attribution folder; `left_out`: workloads shown in full.
+    """The whole document.
 
-    Raises ResultError when an attribution that the decision rests on is missing.
+    `folders`: (workload, strategy) → attribution folder; `results`: workload → strategy → what was read there;
+    `left_out`: workloads shown in full. Raises ResultError when a table that the evidence shows cannot be read.
     """
     workloads = [
-        _workload(decision, folders, figures[decision.workload.name], full=decision.workload.name in left_out)
+        _workload(
+            decision, folders, results[decision.workload.name], figures[decision.workload.name],
+            full=decision.workload.name in left_out,
+        )
         for decision in decisions
-    ]
+    ]  # fmt: skip
     return language.render("evidence.md.j2", workloads=workloads)
 
 
 def _workload(
-    decision: Decision, folders: Mapping[tuple[str, str], Path], figure: str, *, full: bool
+    decision: Decision,
+    folders: Mapping[tuple[str, str], Path],
+    results: Mapping[str, Attribution],
+    figure: str,
+    *,
+    full: bool,
 ) -> dict[str, Any]:
     ran = [row for row in decision.strategies if row.ran]
-    traced: TraceTables = trace_tables(decision, folders)
+    traced: TraceTables = trace_tables(decision.workload.name, folders, results)
+    idle = pipelines(decision, folders, results)
     environment = decision.environment
     peak = _matmul_peak(ran)
     return {
@@ -84,8 +96,8 @@ def _workload(
         "suspects": suspect_lines(ran),
         "volumes": _volumes(ran),
         "wire": wire_table(ran),
-        "idle": pipeline_idle(decision, folders),
-        "splits": split_lines(decision, folders),
+        "idle": pipeline_idle(idle),
+        "splits": split_lines(decision, idle),
         "state": state_table(ran),
         "memory": memory_table(ran),
         "speed": _speed(ran, environment.world_size if environment else None, peak),

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from shardscope.attribution.result import Attribution, SecondOpinion, StepRow, load_attribution
+from shardscope.attribution.result import HTA_FILE, Attribution, SecondOpinion, StepRow
 from shardscope.attribution.stragglers import over_steps
 from shardscope.errors import ResultError
 from shardscope.report.figures import COLOURS
 from shardscope.report.markdown import code, milliseconds, percent, round_parts, tenths, text
 from shardscope.report.sentences import sentence
-from shardscope.selection.decision import Decision
 from shardscope.vocabulary import Evidence, Kind
 
 __all__ = ["TraceTables", "trace_tables"]
@@ -42,18 +41,11 @@ class TraceTables:
     warnings: Rows
 
 
-def trace_tables(decision: Decision, folders: Mapping[tuple[str, str], Path]) -> TraceTables:
-    """Read the attribution of every strategy that ran. Raises ResultError when one is missing."""
-    results: dict[str, Attribution] = {}
-    opinions: dict[str, SecondOpinion | None] = {}
-    for row in decision.strategies:
-        if not row.ran:
-            continue
-        folder = folders.get((decision.workload.name, row.name))
-        if folder is None:
-            raise ResultError(f"report: the attribution of {decision.workload.name}/{row.name} was not given")
-        results[row.name] = load_attribution(folder / "attribution.json")
-        opinions[row.name] = _opinion(folder / "hta.json")
+def trace_tables(
+    workload: str, folders: Mapping[tuple[str, str], Path], results: Mapping[str, Attribution]
+) -> TraceTables:
+    """`results`: the attribution of every strategy that ran. Raises ResultError for a second opinion that is broken."""
+    opinions = {name: _opinion(folders[workload, name] / HTA_FILE) for name in results}
     hta, flagged, missing, version = _hta(opinions)
     return TraceTables(
         ranks=_ranks(results),

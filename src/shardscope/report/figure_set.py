@@ -5,8 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shardscope.attribution.result import Attribution, load_attribution
-from shardscope.errors import ResultError
+from shardscope.attribution.result import Attribution
 from shardscope.report import tables
 from shardscope.report.figure_memory import memory_bars
 from shardscope.report.figure_plane import plane
@@ -50,26 +49,20 @@ def stem_of(name: str, taken: Container[str]) -> str:
 def figure_set(
     decision: Decision,
     folders: Mapping[tuple[str, str], Path],
+    attributed: Mapping[str, Attribution],
     stem: str,
     languages: Sequence[Language],
 ) -> FigureSet:
     """Draw everything. `folders`: (workload, strategy) → attribution folder; `languages`: English and Chinese.
 
-    Raises ResultError when an attribution that the decision rests on is missing.
+    `attributed`: the attribution of every strategy that ran. Raises ResultError when a table of one cannot be read.
     """
     english, chinese = languages
     name = decision.workload.name
-    results, lanes = {}, {}
-    for row in decision.strategies:
-        if not row.ran:
-            continue
-        folder = folders.get((name, row.name))
-        if folder is None:
-            raise ResultError(f"report: the attribution of {name}/{row.name} was not given")
-        if row.standing in (Standing.DISQUALIFIED, Standing.INCOMPARABLE):
-            continue  # what computes something else would only invite comparison
-        results[row.name] = load_attribution(folder / "attribution.json")
-        lanes[row.name] = read_lanes(folder)
+    # What computes something else would only invite comparison.
+    apart = {row.name for row in decision.strategies if row.standing in (Standing.DISQUALIFIED, Standing.INCOMPARABLE)}
+    results = {strategy: result for strategy, result in attributed.items() if strategy not in apart}
+    lanes = {strategy: read_lanes(folders[name, strategy]) for strategy in results}
     timelines: dict[str, Drawing] = {}
     taken: set[str] = set()
     for strategy, found in lanes.items():

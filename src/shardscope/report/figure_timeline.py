@@ -1,6 +1,5 @@
 """One step, rank by rank: a lane for each rank, filled with what it does at every moment."""
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as Outline
 from numpy.typing import NDArray
 
-from shardscope.attribution.result import Attribution
+from shardscope.attribution.result import INTERVALS_FILE, MICRO_BATCHES_FILE, Attribution, read_table
 from shardscope.errors import ResultError
 from shardscope.report.figure_ranks import MOST_RANKS
 from shardscope.report.figure_svg import COLOURS, INK, MUTED, finished, look
@@ -20,7 +19,6 @@ from shardscope.report.figures import Drawing, Words, drawing, label, rows_csv
 
 __all__ = ["Lane", "MicroBatch", "aligned", "read_lanes", "shares", "timeline"]
 
-INTERVALS, MICRO_BATCHES = "intervals.csv", "micro_batches.csv"
 MS = 1e6
 COLUMNS = 520  # moments that are told apart; about one and a half points each
 LANE, LANE_MARKED = 0.78, 0.7  # of the room between two lanes
@@ -56,24 +54,17 @@ def read_lanes(folder: Path) -> list[Lane]:
     """
     found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     marks: dict[int, list[MicroBatch]] = defaultdict(list)
-    path = folder / INTERVALS
+    path = folder / INTERVALS_FILE
     try:
-        for row in _rows(path):
+        for row in read_table(path):
             found[int(row["rank"])].append((int(row["start_ns"]), int(row["end_ns"]), row["category"]))
-        path = folder / MICRO_BATCHES
-        for row in _rows(path) if path.is_file() else ():
+        path = folder / MICRO_BATCHES_FILE
+        for row in read_table(path) if path.is_file() else ():
             span = int(row["start_ns"]), int(row["end_ns"])
             marks[int(row["rank"])].append(MicroBatch(row["phase"] == "backward", int(row["micro_batch"]), *span))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ResultError(f"{path}: cannot be read ({error}); attribute the run again") from error
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ResultError(f"{path}: malformed ({error}); attribute the run again") from error
     return [_lane(rank, pieces, marks[rank]) for rank, pieces in sorted(found.items()) if pieces]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def _lane(rank: int, pieces: list[tuple[int, int, str]], marks: list[MicroBatch]) -> Lane:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from shardscope.attribution.result import Attribution, SecondOpinion
+from shardscope.attribution.result import LEDGER_FILE, Attribution, SecondOpinion
 from shardscope.attribution.stragglers import over_steps
 from shardscope.errors import ResultError
 from shardscope.report import imported_tables as tables
@@ -99,7 +99,7 @@ def _context(
     return {
         "run": run,
         "path": str(source),
-        "data": str(attribution / "ledger.csv"),
+        "data": str(attribution / LEDGER_FILE),
         "files": files[:MOST_FILES],
         "more_files": max(0, len(files) - MOST_FILES),
         "file_count": len(files),

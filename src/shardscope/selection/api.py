@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from shardscope.attribution.result import load_attribution
+from shardscope.attribution.result import ATTRIBUTION_FILE, load_attribution
 from shardscope.errors import ResultError
-from shardscope.measure.record import Environment, RunRecord, load_run
+from shardscope.measure.record import Environment, RunRecord
 from shardscope.selection.audit import passes_gate
 from shardscope.selection.budget import budget, outdone
 from shardscope.selection.claims import StrategyResult
@@ -21,12 +21,13 @@ from shardscope.selection.node import node_report
 from shardscope.selection.ranking import Order
 from shardscope.selection.recommend import all_cores, next_step, recommend
 from shardscope.selection.rows import build_row
+from shardscope.selection.runs import run_of
 from shardscope.selection.terms import REFERENCE, Constraints, Standing
 from shardscope.vocabulary import Status
 
 __all__ = ["decide", "load", "save"]
 
-ATTRIBUTION_FILE = "attribution.json"
+CONDITIONS = ("world_size", "device", "backend", "rate_mbit")  # of the environment: what compared runs share
 _STANDINGS = {
     Status.NOT_APPLICABLE: Standing.NOT_APPLICABLE,
     Status.OUT_OF_MEMORY: Standing.OUT_OF_MEMORY,
@@ -40,7 +41,7 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
     `folders`: strategy → (its traces folder with run.json, its attribution folder), in the order of the report.
     Raises ResultError when a result is missing or belongs to something else than its folder says.
     """
-    records = {name: _record(workload, name, run) for name, (run, _) in folders.items()}
+    records = {name: run_of(run, workload, name) for name, (run, _) in folders.items()}
     if not records:
         raise ResultError(f"{workload}: no strategy was run; name some under strategies in the configuration")
     usual = _usual(list(records.values()))
@@ -91,14 +92,6 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
     )
 
 
-def _record(workload: str, name: str, folder: Path) -> RunRecord:
-    record = load_run(folder)
-    if record.workload.name != workload or record.strategy.name != name:
-        found = f"{record.workload.name}/{record.strategy.name}"
-        raise ResultError(f"{folder}: holds {found}, not {workload}/{name}; remove the folder and measure it again")
-    return record
-
-
 def _usual(records: list[RunRecord]) -> RunRecord:
     """A run made under the conditions that most runs share, preferring those that measured something."""
     measured = [record for record in records if record.status is Status.OK] or records
@@ -110,8 +103,7 @@ def _usual(records: list[RunRecord]) -> RunRecord:
 def _conditions(record: RunRecord) -> tuple[object, ...]:
     """What must be equal for two runs to be compared at all."""
     environment = record.environment
-    facts = ("world_size", "device", "backend", "rate_mbit")
-    where = tuple(getattr(environment, fact) for fact in facts) if environment else None
+    where = tuple(getattr(environment, fact) for fact in CONDITIONS) if environment else None
     return msgspec.json.encode(record.workload), where, record.baseline
 
 
@@ -145,7 +137,7 @@ def _differences(record: RunRecord, usual: RunRecord) -> str | None:
     if record.baseline != usual.baseline:
         found.append(f"baseline {record.baseline}, others {usual.baseline}")
     mine, theirs = record.environment, usual.environment
-    for field in ("world_size", "device", "backend", "rate_mbit"):
+    for field in CONDITIONS:
         one, two = getattr(mine, field, None), getattr(theirs, field, None)
         if one != two:
             found.append(f"{field} {one}, others {two}")

@@ -1,22 +1,25 @@
 """Refuse what does not add up, before anything is concluded from it."""
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
-from shardscope.attribution.result import Attribution, StepRow, load_attribution
+from shardscope.attribution.result import (
+    ATTRIBUTION_FILE,
+    INTERVALS_FILE,
+    LEDGER_FILE,
+    Attribution,
+    StepRow,
+    load_attribution,
+    read_table,
+)
 from shardscope.errors import ResultError
 from shardscope.measure.record import RunRecord, load_run
 from shardscope.selection.audit import passes_gate
 from shardscope.vocabulary import Kind, Status
 
 __all__ = ["check"]
-
-ATTRIBUTION_FILE = "attribution.json"
-LEDGER_FILE = "ledger.csv"
-INTERVALS_FILE = "intervals.csv"
 
 
 def check(run_folder: Path, attribution_folder: Path) -> None:
@@ -194,17 +197,9 @@ def _row(row: StepRow) -> Iterable[str]:
             yield f"{kind} waits {waited} ns of {row.attributed_ns.get(kind, 0)} ns"
 
 
-def _table(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            return list(csv.DictReader(stream, strict=True))
-    except (OSError, ValueError, csv.Error) as error:
-        raise ResultError(f"{path}: cannot be read ({error}); attribute the run again") from error
-
-
 def _ledger_table(folder: Path, result: Attribution) -> Iterable[str]:
     """ledger.csv, which people and figures read, holds the rows of attribution.json, and each adds up."""
-    rows = _table(folder / LEDGER_FILE)
+    rows = read_table(folder / LEDGER_FILE)
     expected = sum(len(rank.steps) for rank in result.ranks)
     if len(rows) != expected:
         yield f"{LEDGER_FILE} has {len(rows)} rows, the attribution {expected}"
@@ -223,7 +218,7 @@ def _ledger_table(folder: Path, result: Attribution) -> Iterable[str]:
 def _intervals_table(folder: Path, result: Attribution) -> Iterable[str]:
     """intervals.csv parts the summary step of every rank without gap or overlap."""
     lengths: dict[str, int] = defaultdict(int)
-    for row in _table(folder / INTERVALS_FILE):
+    for row in read_table(folder / INTERVALS_FILE):
         try:
             lengths[row["rank"]] += int(row["end_ns"]) - int(row["start_ns"])
         except (KeyError, TypeError, ValueError) as error:

@@ -112,6 +112,14 @@ class LedgerMean(Claim, kw_only=True, frozen=True):
         waiting = self.waiting_total_ns
         return None if waiting is None else self.communication_ns - waiting
 
+    @property
+    def hidden_transfer_ns(self) -> float | None:
+        """Transfer under compute: the ledger knows only all hidden time, so this is transfer's share of the exposed."""
+        transfer = self.transfer_ns
+        if transfer is None:
+            return None
+        return self.overlapped_ns * (transfer / self.communication_ns if self.communication_ns else 0.0)
+
 
 class Blame(Claim, kw_only=True, frozen=True):
     """Where the step differs from that of the strategy compared with, in ns (positive: more time).

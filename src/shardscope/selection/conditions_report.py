@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from shardscope.errors import ResultError
-from shardscope.measure.record import Environment, RunRecord, load_run
+from shardscope.measure.record import Environment, RunRecord
 from shardscope.selection.decision import Decision
 from shardscope.selection.node_predict import planned
+from shardscope.selection.runs import run_of
 from shardscope.selection.statistics import Interval, relative
 from shardscope.selection.sweep import RATE, Axis, Point, Sweep
 from shardscope.selection.sweep_claims import (
@@ -74,7 +74,7 @@ class _Sweep:
         self.records: dict[str, dict[str, RunRecord]] = {}
         for point in (sweep.base, *sweep.points.values()):
             self.records[point.workload] = {
-                name: _record(traces / point.workload / name, point.workload, name) for name in point.strategies
+                name: run_of(traces / point.workload / name, point.workload, name) for name in point.strategies
             }
         base = self.records[sweep.base.workload]
         self.asked = next((record for record in base.values() if record.environment is not None), None)
@@ -240,11 +240,3 @@ def _guessed(point: SweptPoint, one: str, other: str) -> Step | None:
         return None
     log = math.log(found[0] / found[1])
     return Step(point.value, log, log, log, 0.0)
-
-
-def _record(folder: Path, workload: str, name: str) -> RunRecord:
-    record = load_run(folder)
-    if record.workload.name != workload or record.strategy.name != name:
-        found = f"{record.workload.name}/{record.strategy.name}"
-        raise ResultError(f"{folder}: holds {found}, not {workload}/{name}; remove the folder and measure it again")
-    return record

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from shardscope.selection.claims import Check, LedgerMean, Remedy, StrategyResult
+from shardscope.selection.claims import Check, Remedy, StrategyResult
 from shardscope.selection.rescale import Scaled
 from shardscope.selection.terms import CheckStatus, Constraint, Constraints, Standing
 
@@ -127,8 +127,3 @@ def _convergence(row: StrategyResult) -> Check:
         return Check(constraint=Constraint.CONVERGENCE, limit=1.0, value=1.0, status=CheckStatus.PASSED)
     why = "not_finite" if not found.finite else "parity" if row.standing is Standing.DISQUALIFIED else "no_fall"
     return Check(constraint=Constraint.CONVERGENCE, limit=1.0, value=0.0, status=CheckStatus.FAILED, why=why)
-
-
-def transfer_known(ledger: LedgerMean) -> bool:
-    """Whether transfer and waiting are told apart, which every prediction by bandwidth needs."""
-    return ledger.transfer_ns is not None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardscope.attribution.result import Attribution, StepRow, load_attribution
+from shardscope.attribution.result import ATTRIBUTION_FILE, Attribution, StepRow, load_attribution
 from shardscope.errors import ResultError
 from shardscope.measure.record import RUN_FILE, RunRecord, load_run
 from shardscope.selection.claims import Change, LedgerMean, Quantity
@@ -70,7 +70,7 @@ class ImportedResult:
 
 def read_imported(name: str, tables: Path, source: Path) -> ImportedResult:
     """Read the attribution in `tables`; `source` is where the traces are. Raises ResultError."""
-    attribution = load_attribution(tables / "attribution.json")
+    attribution = load_attribution(tables / ATTRIBUTION_FILE)
     if not step_rows(attribution, attribution.summary_step):
         steps = "; ".join(f"rank {rank.rank}: {_listed(rank.steps)}" for rank in attribution.ranks[:4])
         raise ResultError(

@@ -5,7 +5,6 @@ to the last micro-batch compute. At each instant of a rank's bubble another stag
 its closed form unequal stages), or none is and a message moves, or neither (calls, dispatch).
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,11 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 from shardscope.attribution.intervals import EMPTY, IntArray, clip, from_pairs, intersect, subtract, total, union
-from shardscope.attribution.result import Attribution, PipelineBubble
+from shardscope.attribution.result import INTERVALS_FILE, Attribution, PipelineBubble, read_table
 from shardscope.errors import ResultError
 
 __all__ = ["RankIdle", "Split", "better_split", "idle_by_rank", "read_intervals", "stage_times"]
 
-INTERVALS_FILE = "intervals.csv"
 AT_WORK = ("compute", "host_other")
 MOVING = "send_receive:transfer"
 BUBBLE = "bubble"
@@ -57,12 +55,12 @@ def read_intervals(folder: Path) -> Table:
     """intervals.csv of an attribution folder. Raises ResultError when it cannot be read."""
     path = folder / INTERVALS_FILE
     pairs: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    rows = read_table(path)
     try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            for row in csv.DictReader(stream, strict=True):
-                if row["rank"]:
-                    pairs[int(row["rank"]), row["category"]].append((int(row["start_ns"]), int(row["end_ns"])))
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        for row in rows:
+            if row["rank"]:
+                pairs[int(row["rank"]), row["category"]].append((int(row["start_ns"]), int(row["end_ns"])))
+    except (KeyError, TypeError, ValueError) as error:
         raise ResultError(f"{path}: cannot be read ({error}); attribute the run again") from error
     found: dict[int, dict[str, IntArray]] = defaultdict(dict)
     for (rank, category), listed in pairs.items():

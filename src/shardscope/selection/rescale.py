@@ -90,8 +90,8 @@ class Scaled:
 
 def scaled_ledger(ledger: LedgerMean, step_ns: float, spec: WorkloadSpec) -> Scaled | None:
     """Lay the shares of `ledger` on a measured step time. None where transfer and waiting are not told apart."""
-    transfer, waiting = ledger.transfer_ns, ledger.waiting_total_ns
-    if transfer is None or waiting is None:
+    transfer, hidden, waiting = ledger.transfer_ns, ledger.hidden_transfer_ns, ledger.waiting_total_ns
+    if transfer is None or hidden is None or waiting is None:
         return None
     data, known = 0.0, True
     for kind, axes in ledger.attributed_by_axis_ns.items():
@@ -103,8 +103,7 @@ def scaled_ledger(ledger: LedgerMean, step_ns: float, spec: WorkloadSpec) -> Sca
         step=ledger.step_ns,
         transfer=transfer,
         waiting=waiting,
-        # Hidden time that is transfer: the ledger knows only all hidden time, so take the share of exposed time.
-        hidden=ledger.overlapped_ns * (transfer / ledger.communication_ns if ledger.communication_ns else 0.0),
+        hidden=hidden,
         bubble=ledger.bubble_ns or 0.0,
         fixed=ledger.host_ns + ledger.copies_ns + data,
         micro_batches=spec.micro_batches,

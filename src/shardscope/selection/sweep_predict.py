@@ -37,14 +37,13 @@ def predicted_ns(base: Base, there: RunRecord, plan: Plan | None) -> float | Non
     None where a part is not known: FLOPs, a plan, what of the communication is transfer, or what the backend sends.
     """
     ledger, old = base.ledger, base.record
-    transfer, waiting = ledger.transfer_ns, ledger.waiting_total_ns
+    transfer, hidden, waiting = ledger.transfer_ns, ledger.hidden_transfer_ns, ledger.waiting_total_ns
     flops = _ratio(_flops(there), _flops(old))
-    if transfer is None or waiting is None or flops is None or plan is None or old.plan is None:
+    if transfer is None or hidden is None or waiting is None or flops is None or plan is None or old.plan is None:
         return None
     by = base.step_ns / ledger.step_ns
     spec, spec_old = there.workload, old.workload
     micro = spec.micro_batches / spec_old.micro_batches
-    hidden = ledger.overlapped_ns * (transfer / ledger.communication_ns if ledger.communication_ns else 0.0)
     moved = _transfer(ledger, transfer + hidden, old.plan, plan)
     rate = there.environment.rate_mbit if there.environment is not None else None
     if rate is not None:
@@ -81,10 +80,10 @@ def planned_sent_bytes(plan: Plan, backend: str) -> float | None:
 
 def effective_mbit(base: Base) -> float | None:
     """The rate at which the base's transfers moved its bytes, exposed and hidden; None without either."""
-    transfer, ledger = base.ledger.transfer_ns, base.ledger
-    if transfer is None or base.record.plan is None or base.record.environment is None:
+    ledger = base.ledger
+    transfer, hidden = ledger.transfer_ns, ledger.hidden_transfer_ns
+    if transfer is None or hidden is None or base.record.plan is None or base.record.environment is None:
         return None
-    hidden = ledger.overlapped_ns * (transfer / ledger.communication_ns if ledger.communication_ns else 0.0)
     time_ns = (transfer + hidden) * base.step_ns / ledger.step_ns
     sent = planned_sent_bytes(base.record.plan, base.record.environment.backend)
     return sent * 8e3 / time_ns if time_ns > 0 and sent else None

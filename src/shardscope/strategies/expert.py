@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shardscope.strategies.accounting import collective, make_plan, rank_state, undivided, world
 from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.strategies.ddp import bucket_sizes
-from shardscope.strategies.sequence_ulysses import exchange, same_for_all
+from shardscope.strategies.exchange import exchange, same_for_all
 from shardscope.vocabulary import Axis, Kind
 from shardscope.workload.shapes import activation_bytes, element_size, missing, numel, outline, parameter_shapes
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardscope.strategies.accounting import collective, make_plan, rank_state, undivided, world
 from shardscope.strategies.base import BuildContext, Trainer
+from shardscope.strategies.exchange import exchange, same_for_all
 from shardscope.vocabulary import Axis, Kind
 from shardscope.workload.shapes import activation_bytes, element_size, missing, numel, outline, parameter_shapes
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from shardscope.workload.outline import AttentionCore
     from shardscope.workload.spec import WorkloadSpec
 
-__all__ = ["STRATEGIES", "Ulysses", "exchange", "same_for_all"]
+__all__ = ["STRATEGIES", "Ulysses"]
 
 
 class Ulysses:
@@ -126,12 +127,6 @@ def _tensors(core: AttentionCore) -> dict[str, tuple[int, ...]]:
     return {"query": core.query, "key": core.key, "value": core.value, "output": core.output}
 
 
-def same_for_all(what: str, sizes: Mapping[str, int]) -> dict[str, int]:
-    """One entry where all layers have the same size, else one per layer."""
-    found = set(sizes.values())
-    return {what: found.pop()} if len(found) == 1 else dict(sizes)
-
-
 def to_heads(x: Any, ranks: int) -> torch.Tensor:
     """[samples, heads, sequence/n, size] of every rank → [samples, heads/n, sequence, size]."""
     parts = x.unflatten(1, (ranks, -1)).transpose(0, 1)  # [destination, samples, heads/n, sequence/n, size]
@@ -142,17 +137,6 @@ def to_positions(x: Any, ranks: int) -> torch.Tensor:
     """The way back."""
     parts = x.unflatten(2, (ranks, -1)).movedim(2, 0)
     return exchange(parts).transpose(0, 1).flatten(1, 2)
-
-
-def exchange(parts: torch.Tensor) -> torch.Tensor:
-    """parts[i] goes to rank i, and the result's [i] came from rank i; gradients go the other way."""
-    import torch.distributed as dist
-    from torch.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
-
-    everyone: Any = dist.group.WORLD
-    wait: Any = wait_tensor
-    received: torch.Tensor = wait(all_to_all_single_autograd(parts.contiguous(), None, None, everyone))
-    return received
 
 
 def _flat_gradients(model: torch.nn.Module) -> list[torch.Tensor]:

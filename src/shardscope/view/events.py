@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardscope.errors import DamagedTrace
-from shardscope.trace.events import RAW_ABSENT, Class, class_of
+from shardscope.trace.events import Class, Event, class_of
 from shardscope.trace.numbers import ABSENT, nanoseconds
 from shardscope.trace.stream import EventStream
 from shardscope.trace.table import Strings, integer
@@ -26,16 +26,10 @@ _TIME = 3  # its column in rows of arrows and of memory
 _NONE: NDArray[np.int64] = np.empty((0, 4), dtype=np.int64)
 
 
-class _Event(msgspec.Struct, gc=False):
-    ph: str | None = None
-    cat: str | None = None
-    name: str | int | float | None = None
-    pid: str | int | float | None = None
-    tid: str | int | float | None = None
-    ts: msgspec.Raw = RAW_ABSENT
-    dur: msgspec.Raw = RAW_ABSENT
+class _Event(Event, gc=False):
+    """With what tells the ends of an arrow."""
+
     id: Any = None
-    args: msgspec.Raw = RAW_ABSENT
 
 
 class _Memory(msgspec.Struct, gc=False):
