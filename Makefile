@@ -19,11 +19,11 @@ report: $(READY)
 conditions: $(READY)
 	$(PY) -m snakemake --cores $(CORES) reports/conditions.md
 
-# Together all tests: first those that can share the cores, then those that need them.
+# Together all tests: those of one process each, those that start processes, those that need the cores for themselves.
 test: $(READY)
 	$(PY) -m pytest -q -m fast -n auto
-	$(PY) -m pytest -q tests/browser tests/workflow -n 2 --dist loadfile
-	$(PY) -m pytest -m slow tests/unit
+	$(PY) -m pytest -q -m "not fast and not alone" -n 2 --dist loadfile
+	$(PY) -m pytest -q -m alone
 
 check: $(READY)
 	$(PY) -m ruff check .

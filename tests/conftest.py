@@ -1,4 +1,4 @@
-"""Which tests may run beside each other: those of one process each; the others time things or start processes."""
+"""Which tests may run beside each other: those of one process each. `alone` is said by hand."""
 
 import pytest
 

@@ -13,6 +13,7 @@ from shardscope.measure.launch import run_strategy
 from shardscope.measure.record import Plan, RankState, RunRecord
 from shardscope.measure.reference import Reference, save_reference
 from shardscope.measure.settings import MeasureSettings
+from shardscope.strategies.base import BuildContext, Trainer
 from shardscope.vocabulary import Axis, Status
 from shardscope.workload.spec import WorkloadSpec
 
@@ -59,16 +60,33 @@ class BareTrainer:
         return None
 
 
+class Idle(Bare):
+    """To be compared with: its steps take no time."""
+
+    name = display_name = "idle"
+
+    def build(self, context: BuildContext) -> Trainer:
+        return _IdleTrainer(torch.ones(1))
+
+
+class _IdleTrainer(BareTrainer):
+    def forward_backward(self, inputs: torch.Tensor, targets: torch.Tensor, *, share_loss: bool = True) -> float:
+        return 1.0
+
+
+IDLE = Idle()
+
+
 def measured(strategy: str, folder: Path, spec: WorkloadSpec, settings: MeasureSettings) -> RunRecord:
-    """Measure `module:NAME` of this folder against itself into `folder`/NAME. Nothing is compared with `single`."""
+    """Measure `module:NAME` of this folder against `Idle` into `folder`/NAME. Nothing is compared with `single`."""
     gradients = {"none": np.zeros(1, dtype=np.float32)}
     save_reference(folder / "reference.npz", Reference(spec=spec, gradients=gradients, losses=(1.0,) * 4))
     name = strategy.rpartition(":")[2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         record = run_strategy(
-            spec=spec, strategy=strategy, parameters={}, baseline=strategy, baseline_parameters={}, settings=settings,
-            reference=folder / "reference.npz", output=folder / name, log=folder / f"{name}.log",
+            spec=spec, strategy=strategy, parameters={}, baseline="bare_strategies:IDLE", baseline_parameters={},
+            settings=settings, reference=folder / "reference.npz", output=folder / name, log=folder / f"{name}.log",
         )  # fmt: skip
     assert record.status is Status.OK, record.reason
     return record

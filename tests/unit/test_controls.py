@@ -10,7 +10,7 @@ from shardscope.measure.settings import MeasureSettings
 from shardscope.vocabulary import Kind
 from shardscope.workload.spec import WorkloadSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SPEC = WorkloadSpec(name="controls", layers=1, hidden=16, heads=2, sequence_length=8, global_batch=4, micro_batches=1)
 SETTINGS = MeasureSettings(

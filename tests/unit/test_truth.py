@@ -12,7 +12,7 @@ from shardscope.measure.settings import MeasureSettings
 from shardscope.vocabulary import Kind
 from shardscope.workload.spec import WorkloadSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SPEC = WorkloadSpec(name="truth", layers=4, hidden=16, heads=2, sequence_length=8, global_batch=8, micro_batches=4)
 SETTINGS = MeasureSettings(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTS = ("Snakefile", "environment.yml", "requirements.lock", "workflow", "profiles", "scripts", "src", "config")
@@ -84,11 +85,18 @@ def fresh(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The report has been made once. Not to be changed: use `finished`."""
-    project = new_project(tmp_path_factory.mktemp("workflow") / "project")
-    done = project.snakemake("reports/summary.md", timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return project
+    """The report has been made once, for all processes of a test run. Not to be changed: use `finished`."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "first_run"
+    with FileLock(root.with_suffix(".lock")):
+        if not root.exists():
+            making = root.with_suffix(".making")
+            shutil.rmtree(making, ignore_errors=True)
+            project = new_project(making)
+            done = project.snakemake("reports/summary.md", timeout=280)
+            assert done.returncode == 0, done.stdout + done.stderr
+            making.rename(root)
+    return Project(root)
 
 
 @pytest.fixture
