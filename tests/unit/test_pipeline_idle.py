@@ -12,7 +12,7 @@ from shardscope.errors import ResultError
 from shardscope.report import evidence_pipeline
 from shardscope.report.attributions import attributions
 from shardscope.selection.api import decide
-from shardscope.selection.pipeline_idle import better_split, idle_by_rank, read_intervals
+from shardscope.selection.pipeline_idle import RankIdle, better_split, idle_by_rank, read_intervals
 from shardscope.selection.terms import Constraints
 
 
@@ -101,6 +101,19 @@ def test_no_split_is_suggested_for_a_model_of_the_users_own(tmp_path: Path, monk
     assert "`pipeline_1f1b`" in said
     own = structs.replace(decision, workload=structs.replace(decision.workload, model="not_installed_here:build"))
     assert evidence_pipeline.split_lines(own, idle) == []
+
+
+def test_what_leads_is_named_only_where_there_is_idle_time_beyond_the_closed_form(
+    tmp_path: Path,
+) -> None:
+    found = write(tmp_path, [fake for fake in nine() if fake.name in ("ddp", "pipeline_1f1b")])
+    row = decide("gpt3m", found, Constraints()).strategy("pipeline_1f1b")
+    ranks = [
+        RankIdle(rank=0, measured=0.3, closed_form=0.2, imbalance=0.0, communication=0.1, overhead=0.0),
+        RankIdle(rank=1, measured=0.1, closed_form=0.2, imbalance=-0.2, communication=0.1, overhead=0.0),
+    ]
+    _, rows = evidence_pipeline.pipeline_idle([evidence_pipeline.IdlePipeline(row, result(), ranks)])
+    assert [each[-1] for each in rows] == ["waiting for messages", "–"]
 
 
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:

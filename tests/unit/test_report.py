@@ -168,6 +168,18 @@ def test_a_state_that_is_smaller_counts_where_the_peak_cannot_be_told(tmp_path: 
     assert "the state it holds" not in _report(tmp_path / "told", told, limits=Constraints())["summary.md"]
 
 
+def test_a_failure_by_less_than_the_error_says_so(tmp_path: Path) -> None:
+    fakes = [Fake("ddp", parts=REDUCE, peak=50), Fake("zero1", parts=REDUCE, peak=60.1, residue=0.2)]
+    files = _report(tmp_path, fakes, limits=Constraints(memory_cap_mb=60))
+    assert "**fails by 0.2 %**, less than its error" in files["summary.md"]
+    assert "**未通过，超出 0.2%**（小于误差）" in files["summary.zh.md"]
+    fakes[1].peak = 61
+    assert (
+        "less than its error"
+        not in _report(tmp_path / "more", fakes, limits=Constraints(memory_cap_mb=60))["summary.md"]
+    )
+
+
 def test_waits_below_the_residual_and_unjudged_requests_are_named(tmp_path: Path) -> None:
     parts = {Kind.ALL_REDUCE: (Axis.DATA, 6.0, 0.01, 0.0)}
     shaky = Fake("zero1", step=90, peak=50, noise=0.02, parts=parts, clock_residual_ns=20_000)

@@ -91,6 +91,21 @@ def test_budget_follows_the_peaks(tmp_path: Path) -> None:
     assert outdone is not None and outdone.by == "zero1" and outdone.peak_bytes < 58 * MB
 
 
+def test_a_cap_between_two_peaks_that_cannot_be_told_apart_is_none(tmp_path: Path) -> None:
+    """zero1 and zero2 differ by less than their residues: the faster has the range of both."""
+    fakes = [Fake("ddp", peak=64), Fake("zero1", step=103, peak=52.3), Fake("zero2", step=106, peak=52.0)]
+    decision = _decide(tmp_path, [*fakes, Fake("zero3", step=130, peak=40)])
+    entries = [
+        (entry.choice, entry.from_bytes / MB, entry.below_bytes, entry.above) for entry in decision.budget.entries
+    ]
+    assert entries == [
+        ("ddp", 64, None, None), ("zero1", 52.3, 64 * MB, "ddp"), ("zero3", 40, 52.3 * MB, "zero1")
+    ]  # fmt: skip
+    outdone = decision.strategy("zero2").outdone
+    assert outdone is not None and outdone.by == "zero1"
+    assert outdone.change is not None and outdone.change.verdict is Verdict.BETTER
+
+
 def test_budget_leaves_out_what_fails_another_constraint(tmp_path: Path) -> None:
     budget = _decide(tmp_path, nine(), Constraints(max_communication_fraction=0.25)).budget
     assert set(budget.left_out) == {"zero3", "tensor", "tensor_sequence"}

@@ -23,6 +23,7 @@ from shardscope.strategies.pipeline import stage_layers
 __all__ = ["IdlePipeline", "pipeline_idle", "pipelines", "split_lines"]
 
 Rows = tuple[list[Any], list[list[Any]]]
+LEADING = {"imbalance": "stage imbalance", "communication": "waiting for messages", "overhead": "calls"}
 ONE_STAGE_EACH = ("gpipe", "1f1b")  # schedules whose layers are split by strategies.pipeline.stage_layers
 
 
@@ -62,10 +63,8 @@ def pipeline_idle(found: Sequence[IdlePipeline]) -> Rows:
         for idle in pipeline.ranks:
             shares = [percent(idle.measured), percent(idle.closed_form), signed_percent(idle.imbalance)]
             shares += [signed_percent(idle.communication), signed_percent(idle.overhead)]
-            leading = {"imbalance": "stage imbalance", "communication": "waiting for messages", "overhead": "calls"}
-            rows.append(
-                [code(pipeline.row.name), idle.rank, *(share + Markup(" %") for share in shares), leading[idle.leading]]
-            )
+            most = LEADING[idle.leading] if idle.measured > idle.closed_form else "–"
+            rows.append([code(pipeline.row.name), idle.rank, *(share + Markup(" %") for share in shares), most])
     return header, rows
 
 

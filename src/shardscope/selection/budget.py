@@ -1,7 +1,5 @@
 """Choice by memory budget: which strategy to take when a rank may hold at most so much."""
 
-from msgspec import structs
-
 from shardscope.selection.claims import Outdone, StrategyResult
 from shardscope.selection.decision import Budget, BudgetEntry
 from shardscope.selection.ranking import Order
@@ -34,40 +32,46 @@ def budget(order: Order) -> Budget:
 
 
 def _entries(order: Order, names: list[str]) -> tuple[BudgetEntry, ...]:
-    """From the largest caps down."""
-    entries: list[BudgetEntry] = []
+    """From the largest caps down. By throughput, without choices that a better one matches in memory."""
+    steps: dict[str, tuple[float, list[str]]] = {}  # choice → the cap it starts at, all that fit below the next one
     fitting: list[str] = []
     for name, best in order.walk(names):
         fitting.append(name)
         choice = best if order.by == "throughput" else name
-        start = order.peak(name) or 0.0
-        if entries and entries[-1].choice == choice:
-            start = entries.pop().from_bytes
-        elif entries and order.by == "throughput":
-            change = order.change(choice, entries[-1].choice)
-            entries[-1] = structs.replace(entries[-1], below_bytes=start, above=choice, above_change=change)
-        tied = [other for other in fitting if other != choice and order.tied(other, choice)]
+        start = steps[choice][0] if choice in steps else order.peak(name) or 0.0
+        steps[choice] = (start, list(fitting))
+    entries: list[BudgetEntry] = []
+    by_rate = order.by == "throughput"
+    for choice, (start, fit) in reversed(steps.items()):
+        if by_rate and not all(order.needs_less(choice, entry.choice) for entry in entries):
+            continue
+        above = entries[-1] if by_rate and entries else None
         entries.append(
             BudgetEntry(
                 choice=choice,
                 from_bytes=start,
-                below_bytes=None,
+                below_bytes=above.from_bytes if above else None,
                 throughput=order.rows[choice].throughput.value,
-                tied=tuple(tied) if order.by == "throughput" else (),
+                tied=tuple(other for other in fit if other != choice and order.tied(other, choice)) if by_rate else (),
+                above=above.choice if above else None,
+                above_change=order.change(above.choice, choice) if above else None,
             )
         )
-    return tuple(reversed(entries))
+    return tuple(entries)
 
 
 def outdone(order: Order, found: Budget, name: str) -> Outdone | None:
-    """What the budget chooses at the peak of `name` instead of it; None where `name` is chosen somewhere."""
+    """The fastest that the budget chooses and that needs no more memory than `name` beyond the errors.
+
+    None where `name` is chosen somewhere.
+    """
     peak = order.peak(name)
     if peak is None or found.by == "memory" or name in found.left_out or not order.rows[name].time_evidence:
         return None
     if order.rows[name].standing is not Standing.ELIGIBLE or any(entry.choice == name for entry in found.entries):
         return None
     for entry in found.entries:
-        if entry.from_bytes <= peak and (entry.below_bytes is None or peak < entry.below_bytes):
+        if not order.needs_less(name, entry.choice):
             by_peak = order.peak(entry.choice) or 0.0
             return Outdone(by=entry.choice, peak_bytes=by_peak, change=order.change(entry.choice, name))
     return None

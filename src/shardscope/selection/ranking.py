@@ -71,7 +71,7 @@ class Order:
     def tied(self, one: str, other: str) -> bool:
         """No difference can be claimed, in speed or (by memory) in peaks."""
         if self.by == "memory":
-            return not self._needs_less(one, other) and not self._needs_less(other, one)
+            return not self.needs_less(one, other) and not self.needs_less(other, one)
         change = self.change(one, other)
         return change is not None and change.verdict is Verdict.WITHIN_NOISE
 
@@ -88,7 +88,7 @@ class Order:
         """Peak bytes of the fullest rank."""
         return self.rows[name].peak_bytes.value
 
-    def _needs_less(self, one: str, other: str) -> bool:
+    def needs_less(self, one: str, other: str) -> bool:
         """A lower peak, by more than both residues."""
         mine, theirs = self.rows[one].peak_bytes, self.rows[other].peak_bytes
         if mine.value is None or theirs.value is None:
