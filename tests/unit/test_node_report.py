@@ -166,6 +166,21 @@ def test_flips_are_claimed_only_beyond_the_models_error(decision: Decision) -> N
     assert seen, "these runs change places somewhere"
 
 
+def test_near_the_first_are_those_the_model_cannot_tell_from_it(decision: Decision) -> None:
+    report = report_of(decision)
+    missed = {c.predicted.name: (c.predicted.step_s or 0) / c.step_s for c in report.checks}
+    near = 0
+    for table in report.nodes:
+        there = {row.name: row.step_s for row in table.rows if row.step_s is not None and row.fits}
+        assert table.first is not None and table.first not in table.near and "single" not in table.near
+        for name in set(there) - {table.first, "single"}:
+            error = missed[name] / missed[table.first]
+            assert (name in table.near) == (there[name] / there[table.first] <= max(error, 1 / error))
+            near += name in table.near
+    assert near, "some are told apart by less than the error"
+    assert "Not told apart from it: " in render_node([decision], Language("en"))
+
+
 def test_it_survives_decision_json(decision: Decision, tmp_path: Path) -> None:
     save(decision, tmp_path / "decision.json")
     assert load(tmp_path / "decision.json").node == decision.node

@@ -126,6 +126,7 @@ def _node(table: NodeTable, report: NodeReport, dtype: str, language: Language) 
         "intro": [
             sentence("node.devices", devices=table.devices, machine=machine),
             sentence("node.first", row=first, fastest=report.fastest, error=report.step_error),
+            *([sentence("node.near", names=table.near)] if table.near else []),
             *([sentence("node.launch_bound")] if any(row.launch_bound for row in table.rows) else []),
         ],
         "table": _predictions(table, dtype, language),

@@ -121,9 +121,9 @@ def _table(
     rows: Mapping[str, StrategyResult],
 ) -> NodeTable | None:
     names = [name for name in rows if name != REFERENCE]
-    first = next(iter(runs.values())).record
-    assert first.timing is not None
-    spec, flops = first.workload, first.timing.flops_per_step
+    record = next(iter(runs.values())).record
+    assert record.timing is not None
+    spec, flops = record.workload, record.timing.flops_per_step
     ranks = usable_devices(spec, names, machine)
     if ranks is None:
         return None
@@ -134,37 +134,51 @@ def _table(
         plan = planned(spec, name, records[name].strategy.parameters, count)
         predictions.append(predict(spec, name, plan, machine, count, flops=flops))
     fitting = {p.name: p.step_s for p in predictions if p.fits and p.step_s is not None and p.name != REFERENCE}
+    first = min(fitting, key=lambda name: fitting[name], default=None)
+    missed = _missed(checks)
     return NodeTable(
         machine=machine,
         devices=ranks,
         rows=tuple(predictions),
-        first=min(fitting, key=lambda name: fitting[name], default=None),
-        flips=_flips(predictions, checks, runs, rows),
+        first=first,
+        near=tuple(
+            name
+            for name in fitting
+            if first in missed and name in missed and name != first
+            if fitting[name] / fitting[first] <= _pair_error(missed, first, name)
+        ),
+        flips=_flips(predictions, missed, runs, rows),
     )
 
 
 def _flips(
     predictions: Sequence[NodePrediction],
-    checks: Sequence[SelfCheck],
+    missed: Mapping[str, float],
     runs: Mapping[str, Run],
     rows: Mapping[str, StrategyResult],
 ) -> tuple[Flip, ...]:
     """Pairs that change places: apart beyond the noise here, the other way round there; the largest change first."""
     there = {p.name: p.step_s for p in predictions if p.step_s is not None and p.fits}
-    missed = {
-        check.predicted.name: math.log(check.predicted.step_s / check.step_s)
-        for check in checks
-        if check.predicted.step_s is not None
-    }
     names = [name for name in runs if name in there and name in missed and name != REFERENCE]
     found = []
     for one in names:
         for two in names:
             if not _faster(rows, runs, one, two) or there[one] <= there[two]:
                 continue
-            ratio, error = there[one] / there[two], math.exp(abs(missed[one] - missed[two]))
+            ratio, error = there[one] / there[two], _pair_error(missed, one, two)
             found.append(Flip(first=one, second=two, ratio=ratio, error=error, claimed=ratio > error))
     return tuple(sorted(found, key=lambda flip: flip.error / flip.ratio))
+
+
+def _missed(checks: Sequence[SelfCheck]) -> dict[str, float]:
+    """Logarithm of predicted ÷ measured step here."""
+    steps = {check.predicted.name: (check.predicted.step_s, check.step_s) for check in checks}
+    return {name: math.log(predicted / own) for name, (predicted, own) in steps.items() if predicted is not None}
+
+
+def _pair_error(missed: Mapping[str, float], one: str, two: str) -> float:
+    """The factor by which the model misses the ratio of the two here."""
+    return math.exp(abs(missed[one] - missed[two]))
 
 
 def _faster(rows: Mapping[str, StrategyResult], runs: Mapping[str, Run], one: str, two: str) -> bool:

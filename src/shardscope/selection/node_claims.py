@@ -103,6 +103,7 @@ class NodeTable(_Claim, kw_only=True, frozen=True):
     devices: int
     rows: tuple[NodePrediction, ...]
     first: str | None  # the fastest that fits
+    near: tuple[str, ...] = ()  # slower than it by less than the model misses the ratio of the two here
     flips: tuple[Flip, ...] = ()
 
 
