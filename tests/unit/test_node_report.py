@@ -25,7 +25,7 @@ from shardscope.selection.node_here import _call_cost
 from shardscope.selection.node_model import ring
 from shardscope.selection.terms import Constraints
 from shardscope.selection.volumes import wire_check
-from shardscope.vocabulary import Axis, Kind
+from shardscope.vocabulary import Axis, Kind, Status
 
 ALPHA, RATE = 1e-3, 5e8
 
@@ -121,6 +121,32 @@ def test_without_transfers_nothing_that_communicates_is_predicted_here(tmp_path:
     for name, said in (("en", "no transfer was seen on this hardware"), ("zh", "没有观察到任何传输")):
         found = render_node([decision_of(tmp_path, runs.nine(), linked=False)], Language(name))
         assert "`ddp`" in found and said in found
+
+
+def test_one_gpu_gives_the_compute_of_nodes_with_its_like(tmp_path: Path) -> None:
+    """`single` on a GPU, nothing else applies: the others are predicted from it, and that is said."""
+    gpu = msgspec.structs.replace(
+        runs.ENVIRONMENT, world_size=1, device="cuda", device_names=("NVIDIA H100 80GB HBM3",), backend="nccl"
+    )
+    refused = {"status": Status.NOT_APPLICABLE, "reason": "needs at least 2 ranks"}
+    fakes = [runs.Fake("single", shards=(), environment=gpu), runs.Fake("ddp", environment=gpu, **refused)]  # type: ignore[arg-type]
+    decision = decision_of(tmp_path, fakes, linked=False)
+    report = report_of(decision)
+    assert decision.next_step.why == "one_rank"
+    for table, published in zip(report.nodes, profiles(), strict=True):
+        like = published.gpu == "H100"
+        assert table.machine.efficiency == (report.here.efficiency if like else published.efficiency)
+        assert table.machine.peak_flops["float32"] == (report.here if like else published).peak_flops["float32"]
+        assert table.machine.link == published.link
+        (ddp,) = [row for row in table.rows if row.name == "ddp"]
+        assert ddp.step_s is not None
+    assert {each.gpu for each in profiles()} == {"H100", "A100"}
+    document = render_node([decision], Language("en"))
+    assert "1 rank on NVIDIA H100 80GB HBM3: matmul peak" in document
+    hopper, ampere = document.index("### 8 × H100"), document.index("### 8 × A100")
+    taken = "What one device computes is taken from `single` as measured here on NVIDIA H100 80GB HBM3"
+    assert hopper < document.index(taken) < ampere and taken not in document[ampere : document.index("### 2 nodes")]
+    assert "| measured here |" in document[hopper:ampere] and "change places" not in document
 
 
 def test_every_reason_is_said_in_both_languages(decision: Decision) -> None:

@@ -168,6 +168,13 @@ def test_a_state_that_is_smaller_counts_where_the_peak_cannot_be_told(tmp_path: 
     assert "the state it holds" not in _report(tmp_path / "told", told, limits=Constraints())["summary.md"]
 
 
+def test_a_gpu_is_named(tmp_path: Path) -> None:
+    gpu = msgspec.structs.replace(ENVIRONMENT, device="cuda", device_names=("NVIDIA <b>H100</b>",), backend="nccl")
+    files = _report(tmp_path, [Fake("ddp", parts=REDUCE, environment=gpu)])
+    for name in ("summary.md", "summary.zh.md"):
+        assert "NVIDIA &lt;b&gt;H100&lt;/b&gt;" in files[name], name
+
+
 def test_a_failure_by_less_than_the_error_says_so(tmp_path: Path) -> None:
     fakes = [Fake("ddp", parts=REDUCE, peak=50), Fake("zero1", parts=REDUCE, peak=60.1, residue=0.2)]
     files = _report(tmp_path, fakes, limits=Constraints(memory_cap_mb=60))

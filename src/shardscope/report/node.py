@@ -9,6 +9,7 @@ from shardscope.report.markdown import code, megabytes, milliseconds, percent, r
 from shardscope.report.sentences import Language, Sentence, sentence
 from shardscope.selection.decision import Decision
 from shardscope.selection.node_claims import Flip, Machine, NodePrediction, NodeReport, NodeTable, SelfCheck
+from shardscope.selection.terms import REFERENCE
 
 __all__ = ["FILES", "render_node"]
 
@@ -125,12 +126,14 @@ def _node(table: NodeTable, report: NodeReport, dtype: str, language: Language) 
         "title": text(machine.title),
         "intro": [
             sentence("node.devices", devices=table.devices, machine=machine),
+            *([sentence("node.from_here", title=report.here.title, of=report.calibration)] if machine.measured else []),
             sentence("node.first", row=first, fastest=report.fastest, error=report.step_error),
             *([sentence("node.near", names=table.near)] if table.near else []),
             *([sentence("node.launch_bound")] if any(row.launch_bound for row in table.rows) else []),
         ],
         "table": _predictions(table, dtype, language),
         "flips": [_flip(flip) for flip in claimed[:SHOWN_FLIPS]],
+        "compared": sum(check.predicted.name != REFERENCE for check in report.checks) > 1,
         "more": max(0, len(claimed) - SHOWN_FLIPS),
         "open": [sentence("node.pair", first=flip.first, second=flip.second) for flip in open_ones[:SHOWN_FLIPS]],
         "figures": _figures(machine, dtype),
@@ -183,6 +186,12 @@ def _prediction_cells(row: NodePrediction, dtype: str, language: Language) -> li
     ]
 
 
+def _source(machine: Machine, key: str) -> Any:
+    if key in machine.measured:
+        return sentence("node.measured_here")
+    return text(machine.sources[key]) if key in machine.sources else NONE
+
+
 def _figures(machine: Machine, dtype: str) -> Rows:
     """The published figures that the prediction rests on, each with the document."""
     header = [sentence(f"node.column.{key}") for key in ("figure", "value", "source")]
@@ -198,7 +207,6 @@ def _figures(machine: Machine, dtype: str) -> Rows:
             values[key] = Markup(f"{times}{link.bytes_per_s / 1e9:,.0f} GB/s")
             values[f"{key}_latency"] = Markup(f"{link.base_s * 1e6:.1f} + {link.alpha_s * 1e6:.1f} µs")
     rows: list[list[Any]] = [
-        [sentence(f"node.figure.{key}"), value, text(machine.sources[key]) if key in machine.sources else NONE]
-        for key, value in values.items()
+        [sentence(f"node.figure.{key}"), value, _source(machine, key)] for key, value in values.items()
     ]
     return header, rows

@@ -70,12 +70,13 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
     turning, never = opportunities(order, answer.name, scales) if answer.name else ((), ())
     failed = tuple(name for name, row in rows.items() if row.standing is Standing.FAILED)
     environment = usual.environment
+    ranks = environment.world_size if environment else None
     return Decision(
         workload=usual.workload,
         baseline=baseline,
         compared_with=base,
         baseline_reason=reason,
-        world_size=environment.world_size if environment else None,
+        world_size=ranks,
         environment=environment,
         mixed_environment=_mixed(rows),
         constraints=constraints,
@@ -87,7 +88,7 @@ def decide(workload: str, folders: Mapping[str, tuple[Path, Path]], constraints:
         budget=choices,
         opportunities=turning,
         never_overtakes=never,
-        next_step=next_step(order, workload, answer, failed),
+        next_step=next_step(order, workload, answer, failed, ranks),
         node=node_report(records, {n: s.attribution for n, s in sides.items() if s.attribution is not None}, rows),
     )
 

@@ -15,7 +15,7 @@ from shardscope.errors import ResultError
 from shardscope.measure.record import RunRecord
 from shardscope.selection.claims import StrategyResult
 from shardscope.selection.node_claims import Flip, Machine, NodePrediction, NodeReport, NodeTable, SelfCheck
-from shardscope.selection.node_here import Run, here
+from shardscope.selection.node_here import Run, as_measured, here
 from shardscope.selection.node_predict import planned, predict, usable_devices
 from shardscope.selection.terms import REFERENCE, Standing, Verdict
 
@@ -65,7 +65,10 @@ def node_report(
     ]
     ranked = [name for name in runs if rows[name].standing is Standing.ELIGIBLE and rows[name].time_evidence]
     measured = {name: runs[name].step_ns / NS for name in ranked}
-    tables = [_table(records, profile, runs, checks, rows) for profile in profiles()]
+    environment = runs[calibration].record.environment
+    assert environment is not None
+    machines = [as_measured(profile, machine, environment) for profile in profiles()]
+    tables = [_table(records, each, runs, checks, rows) for each in machines]
     return NodeReport(
         here=machine,
         checks=checks,

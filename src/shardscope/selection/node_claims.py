@@ -24,7 +24,10 @@ class Link(_Claim, kw_only=True, frozen=True):
 
 
 class Machine(_Claim, kw_only=True, frozen=True):
-    """Hardware as the model sees it. sources: figure → document that publishes it; assumed: what none does, as keys."""
+    """Hardware as the model sees it. sources: figure → document that publishes it; assumed: what none does, as keys.
+
+    gpu: part of the name of its device. measured: figures that were measured here, on such a device.
+    """
 
     name: str
     title: str
@@ -45,6 +48,8 @@ class Machine(_Claim, kw_only=True, frozen=True):
     hides: bool = True  # transfers run beside compute; not where both need the same cores
     sources: dict[str, str] = {}
     assumed: tuple[str, ...] = ()
+    gpu: str | None = None
+    measured: tuple[str, ...] = ()
 
 
 class NodePrediction(_Claim, kw_only=True, frozen=True):

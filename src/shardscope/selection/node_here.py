@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from shardscope.attribution.result import Attribution
-from shardscope.measure.record import RunRecord
+from shardscope.measure.record import Environment, RunRecord
 from shardscope.selection.claims import LedgerMean
 from shardscope.selection.node_claims import Link, Machine
 from shardscope.selection.node_model import BACKWARD_SHARE, ring, work
 from shardscope.selection.terms import REFERENCE
 from shardscope.vocabulary import Kind
 
-__all__ = ["Run", "fit_link", "here", "samples_of"]
+__all__ = ["Run", "as_measured", "fit_link", "here", "samples_of"]
 
 NS = 1e9
 Sample = tuple[int, float, float]  # (ring steps, bytes one rank sends, seconds)
@@ -106,7 +106,7 @@ def here(runs: Mapping[str, Run], without: str | None = None) -> tuple[Machine, 
     rates = [rate for run in usable.values() if (rate := _memory_rate(run)) is not None]
     machine = Machine(
         name="here",
-        title=f"{environment.world_size} ranks on {environment.cpu}",
+        title=next(iter(environment.device_names), environment.cpu),
         backend=environment.backend,
         nodes=1,
         devices=environment.world_size,
@@ -120,6 +120,21 @@ def here(runs: Mapping[str, Run], without: str | None = None) -> tuple[Machine, 
         or environment.usable_cores > environment.world_size * environment.threads_per_rank,
     )
     return _calibrated(machine, usable[calibration]), calibration, len(samples), own and bool(samples)
+
+
+def as_measured(profile: Machine, machine: Machine, environment: Environment) -> Machine:
+    """`profile` with the compute of `machine`, where that is measured on such a device; else as published."""
+    if environment.device == "cpu" or profile.gpu is None or profile.gpu not in machine.title:
+        return profile
+    return structs.replace(
+        profile,
+        peak_flops={**profile.peak_flops, **machine.peak_flops},
+        efficiency=machine.efficiency,
+        memory_bytes_per_s=machine.memory_bytes_per_s,
+        memory_share=1.0,
+        assumed=tuple(key for key in profile.assumed if key != "fp32"),
+        measured=("peak", "efficiency", "memory_rate"),
+    )
 
 
 def _flops(run: Run) -> int | None:

@@ -123,14 +123,16 @@ def _converged(row: StrategyResult | None) -> bool:
     return row is not None and row.convergence is not None and row.convergence.converged
 
 
-def next_step(order: Order, workload: str, answer: Recommendation, failed: tuple[str, ...]) -> NextStep:
-    """The most useful thing to verify, as a command."""
+def next_step(
+    order: Order, workload: str, answer: Recommendation, failed: tuple[str, ...], ranks: int | None
+) -> NextStep:
+    """The most useful thing to verify, as a command. ranks: of the jobs."""
     report = f"snakemake --cores {CORES} reports/summary.md"
     if failed:
         return NextStep(why="failed", targets=failed, command=report)
     if answer.name is None:
         targets: tuple[str, ...] = (answer.nearest_miss,) if answer.nearest_miss else ()
-        why = "nearest_miss" if targets else "nothing_ran"
+        why = "nearest_miss" if targets else "nothing_ran" if ranks != 1 else "one_rank"
     elif answer.no_time_reason == "oversubscribed":
         return NextStep(why="oversubscribed", targets=(answer.name,), command=report)
     elif answer.no_time_reason is not None:
