@@ -89,6 +89,7 @@ def _recommended(decision: Decision) -> list[Sentence]:
     fields: dict[str, Any] = {
         "row": row,
         "passing": len(answer.passing),
+        "meeting": len(answer.passing) + len(answer.unranked),
         "eligible": count,
         "reason": answer.no_time_reason,
     }
@@ -96,7 +97,7 @@ def _recommended(decision: Decision) -> list[Sentence]:
     if answer.by == "memory":
         key = "answer.memory"
     elif len(answer.passing) == 1:
-        key = "answer.only"
+        key = "answer.only_ranked" if answer.unranked else "answer.only"
     elif tied:
         key = "answer.tied"
         peaks = [decision.strategy(name).peak_bytes.value or 0.0 for name in tied]
@@ -205,7 +206,7 @@ def changes(decision: Decision) -> list[Sentence]:
     answer = decision.recommendation
     tied = [name for name in answer.tied if name != answer.name]
     if tied:
-        found.insert(0, sentence("change.tie", tied=tied))
+        found.insert(0, sentence("change.tie" if answer.by == "throughput" else "change.tie_memory", tied=tied))
     if decision.never_overtakes and not any(by.predicted for by in decision.opportunities):
         fields = {"names": list(decision.never_overtakes), "factor": LARGEST_FACTOR, "tied": bool(tied)}
         found.append(sentence("change.no_crossover", **fields))

@@ -130,7 +130,7 @@ def _runs(points: Sequence[SweptPoint]) -> list[Sentence]:
 
 
 def _crossovers(axis: AxisResult) -> list[Sentence]:
-    return [sentence("conditions.crossover.short", crossing=crossing) for crossing in axis.crossovers]
+    return [sentence("conditions.crossover.short", crossing=crossing) for crossing in axis.crossovers if crossing.leads]
 
 
 def _axis(axis: AxisResult, result: ConditionsResult) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _axis(axis: AxisResult, result: ConditionsResult) -> dict[str, Any]:
         "figure": Markup(f"{FIGURES}/{_file(axis)}"),
         "table": table,
         "crossovers": [sentence("conditions.crossover.long", crossing=crossing) for crossing in axis.crossovers],
-        "nothing": not alone and not axis.crossovers,
+        "nothing": not alone and not any(crossing.leads for crossing in axis.crossovers),
         "rates": _rates(axis),
         "reasons": _reasons(axis),
         "unchecked": axis.unchecked,
@@ -186,6 +186,7 @@ def _limits(result: ConditionsResult) -> list[Sentence]:
         sentence("conditions.limits.model"),
         sentence("conditions.limits.baseline", baseline=result.baseline),
         sentence("conditions.limits.crossover"),
+        sentence("conditions.limits.floor"),
     ]
     if any(axis.name == "rate_mbit" for axis in result.axes):
         found.append(sentence("conditions.limits.rate"))
@@ -198,6 +199,8 @@ def figure(axis: AxisResult, result: ConditionsResult, say: Words) -> str:
     lines = [line for name in result.strategies if (line := _line(axis, name)).measured]
     spans = []
     for crossing in axis.crossovers:
+        if not crossing.leads:
+            continue
         high = place(crossing.high, values)
         estimate = None if crossing.estimate is None else place(crossing.estimate, values)
         spans.append((place(crossing.low, values), high, estimate))

@@ -1,5 +1,6 @@
 """The tables of the conditions report: cells are sentences, so both languages print the same numbers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,14 @@ from shardscope.report.sentences import Sentence, sentence
 from shardscope.selection.comparison import judge
 from shardscope.selection.rescale import LARGEST_FACTOR
 from shardscope.selection.statistics import Interval, relative
-from shardscope.selection.sweep_claims import AxisResult, ConditionsResult, GridResult, Statement, SweptStrategy
+from shardscope.selection.sweep_claims import (
+    AxisResult,
+    ConditionsResult,
+    GridResult,
+    Statement,
+    SweptPoint,
+    SweptStrategy,
+)
 from shardscope.selection.terms import Verdict
 
 __all__ = ["axis_table", "grid_table", "parameter_table", "shown_value", "statement_rows"]
@@ -35,7 +43,7 @@ def axis_table(axis: AxisResult) -> Table:
     for point in axis.points:
         cells: list[Sentence] = [
             sentence("conditions.cell.value", value=shown_value(point.value), base=point.base),
-            sentence("conditions.cell.fastest", point=point),
+            sentence("conditions.cell.fastest", point=point, floor=_floor(point)),
             sentence("conditions.cell.predicted_fastest", point=point),
         ]
         cells += [_step(point.strategy(name), point.base) for name in names]
@@ -48,6 +56,7 @@ def parameter_table(axis: AxisResult, baseline: str) -> Table:
     header = [
         sentence("conditions.column.value", name=axis.name),
         sentence("conditions.column.step"),
+        sentence("conditions.column.clock", baseline=baseline),
         sentence("conditions.column.change", baseline=baseline),
     ]
     rows = []
@@ -57,6 +66,7 @@ def parameter_table(axis: AxisResult, baseline: str) -> Table:
             [
                 sentence("conditions.cell.value", value=shown_value(point.value), base=point.base),
                 _step(row, True),
+                sentence("conditions.cell.clock", ns=_clock(row)),
                 sentence("conditions.cell.change", change=_change(row), claim=_claim(row)),
             ]
         )
@@ -119,6 +129,17 @@ def _step(row: SweptStrategy | None, base: bool) -> Sentence:
     if not row.timed:
         return sentence("conditions.cell.status", status=sentence(f"conditions.status.{row.status}"))
     return sentence("conditions.cell.step", row=row, base=base)
+
+
+def _clock(row: SweptStrategy) -> float | None:
+    """The baseline's step in the job of `row`. None: it is the baseline, or nothing was timed."""
+    known = row.pairs and row.step_ns is not None and row.log_ratio is not None
+    return row.step_ns / math.exp(row.log_ratio) if known else None  # type: ignore[operator, arg-type]
+
+
+def _floor(point: SweptPoint) -> float:
+    """The widest noise floor of those that lead."""
+    return relative(max((row.log_floor for row in point.strategies if row.name in point.leaders), default=0.0))
 
 
 def _change(row: SweptStrategy) -> tuple[float, float, float] | None:

@@ -249,7 +249,7 @@ def _matmul_peak(rows: Sequence[StrategyResult]) -> float | None:
 
 def _mfu(row: StrategyResult, peak: float | None, ranks: int | None) -> Markup:
     """`peak` is that of all ranks together; `single` uses one of them."""
-    used = len(row.run.planned_state)
+    used = sum(state.parameter_bytes > 0 for state in row.run.planned_state)
     if row.run.flops_per_s is None or not peak or not ranks or not used:
         return NONE
     return percent(row.run.flops_per_s / (peak * used / ranks)) + Markup(" %")

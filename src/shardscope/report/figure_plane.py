@@ -59,8 +59,10 @@ def points(decision: Decision) -> list[Point]:
 
 
 def _beats(other: Point, point: Point) -> bool:
-    better = other.memory < point.memory or other.throughput > point.throughput
-    return better and other.memory <= point.memory and other.throughput >= point.throughput
+    """Faster with no more memory beyond the errors, or as fast with less."""
+    faster = other.throughput > point.throughput
+    more = other.memory - point.memory
+    return (faster and more <= other.residue + point.residue) or (other.throughput == point.throughput and more < 0)
 
 
 def _interval(row: StrategyResult) -> tuple[float | None, float | None]:

@@ -62,7 +62,13 @@ def _here(report: NodeReport, dtype: str) -> list[Sentence]:
             key=abs,
         )
         found.append(
-            sentence("node.error", step=report.step_error, worst=worst, memory=report.memory_error)
+            sentence(
+                "node.error",
+                step=report.step_error,
+                worst=worst,
+                memory=report.memory_error,
+                transfer=report.transfer_error,
+            )
         )  # fmt: skip
     return found
 

@@ -71,6 +71,13 @@ def _costly_profiler(rows: Sequence[StrategyResult]) -> list[Sentence]:
     return [sentence("note.profiler", items=items)] if items else []
 
 
+def profiler_costs(decision: Decision) -> tuple[float, float] | None:
+    """The least and the greatest relative change of a step by the profiler; None where none was measured."""
+    found = [row.run.profiler for row in decision.strategies if row.ledger is not None]
+    costs = [cost.profiled_step_ns / cost.plain_step_ns - 1 for cost in found if cost and cost.plain_step_ns]
+    return (min(costs), max(costs)) if costs else None
+
+
 def _steps(rows: Sequence[StrategyResult]) -> int:
     return min(row.step_count for row in rows if row.step_count)
 
@@ -98,7 +105,7 @@ def _strategy_notes(decision: Decision, rows: Sequence[StrategyResult]) -> list[
 
 
 def _host_notes(rows: Sequence[StrategyResult]) -> list[Sentence]:
-    """Conspicuous host time, one sentence per cause."""
+    """Conspicuous host time, by its cause."""
     by_cause: dict[tuple[str, str | None], list[Sentence]] = {}
     for row in rows:
         ledger = row.ledger
@@ -106,7 +113,8 @@ def _host_notes(rows: Sequence[StrategyResult]) -> list[Sentence]:
             share, part = ledger.host_ns / ledger.step_ns, ledger.host_cause.fraction
             item = sentence("note.host_item", name=row.name, share=share, part=part)
             by_cause.setdefault((ledger.host_cause.cause, ledger.host_cause.annotation), []).append(item)
-    return [
-        sentence("note.host", items=items, cause=cause, annotation=annotation)
+    causes = [
+        sentence("note.host_cause", items=items, cause=cause, annotation=annotation)
         for (cause, annotation), items in by_cause.items()
     ]
+    return [sentence("note.host", causes=causes)] if causes else []

@@ -84,7 +84,9 @@ def _judged(row: StrategyResult) -> dict[str, list[Any]]:
             continue
         why = row.no_time_reason or ("not_measured" if change is None else "noise")
         if field != "throughput" and why != "oversubscribed":
-            why = "not_measured" if change is None else "latency_noise"
+            why = "latency_noise"
+            if change is None:
+                why = "few_requests" if field == "request_ns" and row.request_count else "not_measured"
         unjudged.setdefault(why, []).append(field)
     return {"judged": judged, "unjudged": list(unjudged.items())}
 
@@ -115,7 +117,7 @@ def _cost(row: StrategyResult, base: StrategyResult | None) -> list[Sentence]:
         if base is not None and mine is not None and theirs is not None and mine > theirs:
             calls = [sum(volume.count for volume in each.volumes) for each in (row, base)]
             found.append(sentence("cost.sends", mine=mine, theirs=theirs, calls=calls, against=base.name))
-    elif _is(row.throughput, Verdict.NOT_JUDGED):
+    elif _is(row.throughput, Verdict.NOT_JUDGED) and _changes(row, Verdict.WORSE):
         found.append(sentence("cost.not_judged", reason=row.no_time_reason or "noise"))
     return found
 

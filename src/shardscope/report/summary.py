@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from shardscope.report import answer, tables
 from shardscope.report.markdown import text
-from shardscope.report.notes import notes
+from shardscope.report.notes import notes, profiler_costs
 from shardscope.report.sentences import Language, Sentence, sentence
 from shardscope.report.strategies import strategy_lines
 from shardscope.selection.decision import Decision
@@ -70,7 +70,10 @@ def workload_context(decision: Decision, figure: str, language: Language, *, det
         "notes": notes(decision),
         "detail": detail and bool(found),
         "left_out": not detail and bool(found),
-        "formula": [sentence("time.formula", ranks=ranks, parts=header[2:]), sentence("time.waiting")],
+        "formula": [
+            sentence("time.formula", ranks=ranks, parts=header[2:], costs=profiler_costs(decision)),
+            sentence("time.waiting"),
+        ],
         "figure": Markup(figure),
         "ledger": (header, rows),
         "waiting": tables.why_waiting(decision),

@@ -207,9 +207,10 @@ class _Sweep:
         return next((environment for environment in found if environment is not None), None)
 
     def _crossovers(self, points: Sequence[SweptPoint]) -> Iterator[Crossover]:
-        """Of those that lead somewhere."""
-        leading = [name for name in self.sweep.base.strategies if any(name in point.leaders for point in points)]
-        for one, other in combinations(leading, 2):
+        """First those of strategies that lead somewhere."""
+        leading = {name for point in points for name in point.leaders}
+        pairs = combinations(self.sweep.base.strategies, 2)
+        for one, other in sorted(pairs, key=lambda pair: not leading.issuperset(pair)):
             steps = [step for point in points if (step := self._step(point, one, other)) is not None]
             guessed = [step for point in points if (step := _guessed(point, one, other)) is not None]
             for crossing in crossings(steps):
@@ -223,6 +224,7 @@ class _Sweep:
                     estimate=estimate,
                     predicted=predicted,
                     error=predicted / estimate - 1 if predicted is not None and estimate else None,
+                    leads=leading.issuperset((one, other)),
                 )
 
     def _step(self, point: SweptPoint, one: str, other: str) -> Step | None:

@@ -63,6 +63,11 @@ def node_report(
         for check in checks
         if check.predicted.memory_bytes is not None and check.memory_bytes
     ]
+    transfers = [
+        abs(_error(check.predicted.transfer_s, check.transfer_s))
+        for check in judged
+        if check.predicted.transfer_s is not None and check.transfer_s
+    ]
     ranked = [name for name in runs if rows[name].standing is Standing.ELIGIBLE and rows[name].time_evidence]
     measured = {name: runs[name].step_ns / NS for name in ranked}
     environment = runs[calibration].record.environment
@@ -74,6 +79,7 @@ def node_report(
         checks=checks,
         step_error=statistics.median(steps) if steps else None,
         memory_error=statistics.median(memories) if memories else None,
+        transfer_error=statistics.median(transfers) if transfers else None,
         fastest=min(measured, key=lambda name: measured[name], default=None),
         nodes=tuple(table for table in tables if table is not None),
         calibration=calibration,
@@ -160,13 +166,18 @@ def _flips(
     runs: Mapping[str, Run],
     rows: Mapping[str, StrategyResult],
 ) -> tuple[Flip, ...]:
-    """Pairs that change places: apart beyond the noise here, the other way round there; the largest change first."""
+    """Pairs that change places: apart beyond the noise here, as the model says too, the other way round there.
+
+    The largest change first.
+    """
     there = {p.name: p.step_s for p in predictions if p.step_s is not None and p.fits}
+    predicted_here = {name: missed[name] + math.log(runs[name].step_ns) for name in missed if name in runs}
     names = [name for name in runs if name in there and name in missed and name != REFERENCE]
     found = []
     for one in names:
         for two in names:
-            if not _faster(rows, runs, one, two) or there[one] <= there[two]:
+            known_here = predicted_here[one] < predicted_here[two]  # else the model has the pair wrong here already
+            if not known_here or not _faster(rows, runs, one, two) or there[one] <= there[two]:
                 continue
             ratio, error = there[one] / there[two], _pair_error(missed, one, two)
             found.append(Flip(first=one, second=two, ratio=ratio, error=error, claimed=ratio > error))

@@ -119,6 +119,7 @@ class NodeReport(_Claim, kw_only=True, frozen=True):
     checks: tuple[SelfCheck, ...]
     step_error: float | None  # median |error| of the step times that were no calibration
     memory_error: float | None
+    transfer_error: float | None = None  # median |error| of the exposed transfers
     fastest: str | None  # here, as measured
     nodes: tuple[NodeTable, ...]
     calibration: str | None  # the run that gave the efficiency

@@ -93,6 +93,7 @@ class Crossover(Claim, kw_only=True, frozen=True):
     estimate: float | None
     predicted: float | None  # where the rescaled ledgers cross between measured points
     error: float | None  # predicted / estimate − 1
+    leads: bool = True  # each of the two is the fastest, or tied with it, somewhere
 
 
 class Statement(Claim, kw_only=True, frozen=True):
