@@ -160,6 +160,14 @@ def load(raw: Mapping[str, Any]) -> Config:
     specs = {name: _workload(name, section) for name, section in workloads.items()}
     settings = _convert(raw["measure"], MeasureSettings, "measure")
     swept = raw.get("conditions") if workloads else None
+    conditions = None
+    if swept is not None:
+        conditions = expand(
+            swept, workloads=specs, chosen=chosen, parameters=parameters, baseline=baseline, settings=settings
+        )
+        for point in conditions.points.values():
+            if point.spec.data is not None:  # a longer sample needs a longer text
+                _data(conditions.base.workload, point.spec, point.spec.data)
     return Config(
         workloads=specs,
         strategies=chosen,
@@ -172,16 +180,7 @@ def load(raw: Mapping[str, Any]) -> Config:
             for name, section in workloads.items()
         },
         imported={name: _imported(name, section) for name, section in imported.items()},
-        conditions=None
-        if swept is None
-        else expand(
-            swept,
-            workloads=specs,
-            chosen=chosen,
-            parameters=parameters,
-            baseline=baseline,
-            settings=settings,
-        ),
+        conditions=conditions,
     )
 
 

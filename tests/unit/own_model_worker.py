@@ -19,6 +19,7 @@ from shardscope.measure.device import choose_device
 from shardscope.measure.memory import measure_memory
 from shardscope.measure.parity import gradient_errors, judge
 from shardscope.measure.timing import train_step
+from shardscope.selection.node_predict import planned
 from shardscope.strategies.base import BuildContext
 from shardscope.workload.data import batch
 from shardscope.workload.spec import WorkloadSpec
@@ -44,7 +45,8 @@ def workloads(models: str) -> dict[str, WorkloadSpec]:
 def applicable(spec: WorkloadSpec, world_size: int) -> Iterator[str]:
     """`single` first."""
     for name in ("single", *(name for name in strategies.names() if name != "single")):
-        if strategies.get(name).not_applicable(spec, world_size) is None:
+        found = planned(spec, name, strategies.resolve_parameters(name, {}), world_size)
+        if not isinstance(found, str):
             yield name
 
 

@@ -72,6 +72,23 @@ def _with(extra: str = "", *, name: str = "tiny", more: str = "", sizes: str = S
             _with(more="conditions: {axes: {layers: [0]}}"),
             "config.conditions.axes.layers.0: 0 is less than the minimum",
         ),
+        (
+            _with(more="conditions: {axes: {layers: [4]}, measure: {rate_mbit: 200}}").replace("ddp]", "ddp, zero3]"),
+            "conditions.measure.rate_mbit: must be that of the base, None, or points would differ from it in more than",
+        ),
+        (
+            _with(more="conditions: {axes: {layers: [4]}, measure: {world_size: 4}}").replace("ddp]", "ddp, zero3]"),
+            "conditions.measure.world_size: must be that of the base, auto",
+        ),
+        (
+            _with(f", data: {__file__}", more="conditions: {axes: {sequence_length: [9000000]}}").replace(
+                "ddp]", "ddp, zero3]"
+            ),
+            "bytes, one sample needs 9000002",
+        ),
+        (_with(", model: 'bad:good', model_path: '~nobody_here/x'"), "model_path '~nobody_here/x' names no folder"),
+        (_with(', model: "bad:good", model_path: "\\0x"'), "names no folder (embedded null byte)"),
+        (_with(", model: 'bad:good', model_options: {a: .nan}"), "model_options.a must be finite, not nan"),
         (_with(more="conditions: {axes: {layers: [4]}}"), "nothing to compare with the baseline 'ddp'"),
     ],
 )

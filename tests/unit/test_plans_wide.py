@@ -133,7 +133,7 @@ def test_pipeline_zero3_by_hand() -> None:
 @pytest.mark.parametrize(
     ("name", "changed", "world_size", "expected"),
     [
-        ("pipeline_interleaved", {"layers": 7}, 4, "layers 7 cannot be divided among 4 ranks, 2 stages each"),
+        ("pipeline_interleaved", {"layers": 3}, 4, "layers 3 cannot be divided among 4 ranks"),
         ("pipeline_zbv", {"layers": 3}, 2, "layers 3 cannot be divided among 2 ranks, 2 stages each"),
         (
             "pipeline_interleaved",
@@ -173,9 +173,19 @@ def test_what_a_mixture_of_experts_lacks(name: str, world_size: int, expected: s
     assert reason is not None and expected in reason
 
 
-def test_too_many_stages_are_told_by_the_plan() -> None:
+@pytest.mark.parametrize(("layers", "given", "ranks"), [(8, 5, 2), (7, 2, 4), (2, 2, 2)])
+def test_too_many_stages_are_told_by_the_plan(layers: int, given: int, ranks: int) -> None:
+    spec = msgspec.structs.replace(SPEC, layers=layers)
     strategy = strategies.get("pipeline_interleaved")
-    parameters = strategies.resolve_parameters("pipeline_interleaved", {"stages_per_rank": 5})
-    assert strategy.not_applicable(SPEC, 2) is None
-    with pytest.raises(ConfigError, match="10 stages on 2 ranks need as many layers, not 8"):
-        strategy.plan(SPEC, 2, parameters)
+    parameters = strategies.resolve_parameters("pipeline_interleaved", {"stages_per_rank": given})
+    assert strategy.not_applicable(spec, ranks) is None
+    said = f"layers {layers} cannot be divided among {ranks} ranks, {given} stages each"
+    with pytest.raises(ConfigError, match=said):
+        strategy.plan(spec, ranks, parameters)
+
+
+def test_fewer_stages_than_the_default_fit_where_the_default_does_not() -> None:
+    spec = msgspec.structs.replace(SPEC, layers=2)
+    strategy = strategies.get("pipeline_interleaved")
+    parameters = strategies.resolve_parameters("pipeline_interleaved", {"stages_per_rank": 1})
+    assert strategy.not_applicable(spec, 2) is None and strategy.plan(spec, 2, parameters).stages

@@ -126,6 +126,12 @@ def test_values_that_differ_beyond_six_digits_are_points_of_their_own() -> None:
     assert len(sweep.points) == 4 and all("." not in name and "+" not in name for name in sweep.points)
 
 
+def test_whole_numbers_written_as_fractions_are_the_same_points() -> None:
+    sweep = sweep_of({"hidden": [128.0, 256.0], "strategy_parameters": {"ddp": {"bucket_cap_mb": [1]}}})
+    assert [point.spec.hidden for point in sweep.points.values()] == [128, 256]
+    assert all(isinstance(point.spec.hidden, int) for point in sweep.points.values())
+
+
 def test_a_grid_has_every_pair_once() -> None:
     sweep = sweep_of({"global_batch": [8], "layers": [2]}, grid=["global_batch", "layers"])
     assert set(sweep.points) == {"gpt3m-batch8", "gpt3m-layers2", "gpt3m-batch8-layers2"}
@@ -193,6 +199,8 @@ def test_a_difference_inside_the_noise_is_a_tie_and_no_crossover(tmp_path: Path)
     (point,) = [point for point in result.axes[0].points if not point.base]
     assert set(point.leaders) == {"ddp", "pipeline_1f1b"}
     assert result.axes[0].crossovers == ()
+    floor = max(row.log_floor for row in point.strategies)
+    assert f"(noise floor +{100 * math.expm1(floor):.1f} %)" in rendered(tmp_path, result)["conditions.md"]
 
 
 def test_a_slower_link_turns_the_order_as_its_bytes_say(tmp_path: Path) -> None:
@@ -214,6 +222,19 @@ def test_runs_at_another_rate_than_asked_for_are_not_compared(tmp_path: Path) ->
     row = result.axes[0].points[0].strategy("pipeline_1f1b")
     assert row is not None and row.status == "incomparable" and "rate own" in str(row.reason)
     assert result.axes[0].points[0].leaders != ("pipeline_1f1b",)
+
+
+def test_strategies_behind_the_fastest_change_places_too(tmp_path: Path) -> None:
+    """tensor is twice as slow as ddp here and faster on a slow link, and neither is ever the fastest alone."""
+    sweep = sweep_of({"rate_mbit": [200]}, strategies=["ddp", "pipeline_1f1b", "tensor"])
+    result = runs_of(tmp_path, sweep, {"gpt3m-rate200": (1.0, ddp_at(1, rate=200), pipeline_at(1, rate=200))})
+    (crossing,) = result.axes[0].crossovers
+    assert (crossing.below, crossing.above, crossing.leads) == ("tensor", "ddp", False)
+    for name, said in (("conditions.md", "Behind the fastest: `tensor` is faster below, `ddp` above."),
+                       ("conditions.zh.md", "在最快者之后：低于它时 `tensor` 更快，高于它时 `ddp` 更快。")):  # fmt: skip
+        text = rendered(tmp_path, result)[name]
+        assert said in text and "crossover from" not in text
+    assert "No crossover: of the strategies that lead" in rendered(tmp_path, result)["conditions.md"]
 
 
 def test_where_no_rate_can_be_emulated_the_report_says_so(tmp_path: Path) -> None:
@@ -304,7 +325,10 @@ def test_a_swept_parameter_of_the_baseline_is_compared_in_its_own_job(tmp_path: 
     row = small.strategies[0]
     assert row.name == "ddp" and math.exp(row.log_ratio or 0) == pytest.approx(100 / 110, rel=0.01)
     assert row.predicted_ns is None
-    assert "faster" in rendered(tmp_path, sweep_runs)["conditions.md"]
+    text = rendered(tmp_path, sweep_runs)["conditions.md"]
+    assert "faster" in text and re.search(r"\| (109\.9|110\.\d) \| −9", text), (
+        "the baseline's step in the job of the swept one"
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,9 @@ def make_reference(*, spec: WorkloadSpec, settings: MeasureSettings, output: Pat
         if not ending.ok:
             reason = judge_ending(ending, settings.timeout_s).reason
             raise MeasurementError(f"the reference of workload {spec.name} failed: {reason}; see {log}")
+        if not made.is_file():
+            ended = "ended without a result" + (f", in {spec.model} or what it calls" if spec.model else "")
+            raise MeasurementError(f"the reference of workload {spec.name} failed: its process {ended}; see {log}")
         load_reference(made, spec, settings.loss_steps)
         made.replace(output)
 

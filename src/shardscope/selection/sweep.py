@@ -114,7 +114,7 @@ def expand(
     pair = tuple(next((axis for axis in axes if axis.name == wanted), None) for wanted in grid) if grid else None
     if pair is not None and (None in pair or pair[0] is pair[1] or any(axis and axis.parameter for axis in pair)):
         known = ", ".join(axis.name for axis in axes if axis.parameter is None)
-        raise ConfigError(f"config: conditions.grid: name two different axes out of {known}")
+        raise ConfigError(f"config: conditions.grid: name two different axes out of {known or 'sizes and rates'}")
     both = (pair[0], pair[1]) if pair is not None and pair[0] is not None and pair[1] is not None else None
     return Sweep(
         base=builder.base,
@@ -137,9 +137,16 @@ def _usual(strategy: str, swept: Sequence[str], parameters: Mapping[str, Mapping
 
 def _settings(section: Mapping[str, Any], usual: MeasureSettings) -> MeasureSettings:
     try:
-        return msgspec.convert({**structs.asdict(usual), **section}, MeasureSettings)
+        found = msgspec.convert({**structs.asdict(usual), **section}, MeasureSettings)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigError(f"config: conditions.measure: {error}") from error
+    for key in ("world_size", "rate_mbit"):
+        if getattr(found, key) != getattr(usual, key):
+            raise ConfigError(
+                f"config: conditions.measure.{key}: must be that of the base, {getattr(usual, key)}, or points would "
+                "differ from it in more than one factor; rates are swept by conditions.axes.rate_mbit"
+            )
+    return found
 
 
 @dataclass
@@ -152,7 +159,9 @@ class _Builder:
 
     def axis(self, name: str, values: Sequence[Value]) -> Axis:
         own = self.base.settings.rate_mbit if name == RATE else getattr(self.base.spec, name)
-        every = sorted({own, *values}, key=lambda value: float("inf") if value is None else value)
+        # JSON schema takes 32.0 for an integer.
+        given = [int(value) if name != RATE and value is not None else value for value in values]
+        every = sorted({own, *given}, key=lambda value: float("inf") if value is None else value)
         return Axis(
             name=name,
             values=tuple(every),
@@ -173,6 +182,7 @@ class _Builder:
         own = usual.get(key)
         if own is not None and (isinstance(own, bool) or not isinstance(own, (int, float))):
             raise ConfigError(f"{where}.{key}: only numbers can be swept")
+        values = [int(value) if isinstance(own, int) and value == int(value) else value for value in values]
         for value in values:
             try:
                 strategies.resolve_parameters(strategy, {**usual, key: value})

@@ -81,6 +81,11 @@ def messages(
     return lines
 
 
+def _indivisible(layers: int, ranks: int, stages: int) -> str:
+    held = "" if stages == ranks else f", {stages // ranks} stages each"
+    return f"layers {layers} cannot be divided among {ranks} ranks{held}"
+
+
 class Pipeline:
     """One stage per rank, under one of torch.distributed.pipelining's schedules."""
 
@@ -99,10 +104,10 @@ class Pipeline:
             return "needs at least 2 ranks"
         if (reason := missing(spec, "stage")) is not None:
             return reason
-        stages = len(self._places(world_size, self.defaults))
-        if spec.layers < stages:
-            held = "" if stages == world_size else f", {stages // world_size} stages each"
-            return f"layers {spec.layers} cannot be divided among {world_size} ranks{held}"
+        # With as few stages as a parameter allows; `plan` tells of those that are asked for.
+        fewest = len(self._places(world_size, dict.fromkeys(self.defaults, 1)))
+        if spec.layers < fewest:
+            return _indivisible(spec.layers, world_size, fewest)
         if self.schedule != "ScheduleGPipe" and spec.micro_batches < world_size:
             return f"micro_batches {spec.micro_batches} are fewer than the {world_size} ranks that are to be kept busy"
         return None
@@ -133,7 +138,7 @@ class Pipeline:
         """The stages in order, with the place of the rank that holds each. Raises ConfigError, see `plan`."""
         places = self._places(ranks, parameters)
         if spec.layers < len(places):
-            raise ConfigError(f"{len(places)} stages on {ranks} ranks need as many layers, not {spec.layers}")
+            raise ConfigError(_indivisible(spec.layers, ranks, len(places)))
         return place_stages(spec, places)
 
     def _places(self, ranks: int, parameters: Mapping[str, Any]) -> tuple[int, ...]:

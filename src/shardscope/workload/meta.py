@@ -78,7 +78,7 @@ def _run(spec: WorkloadSpec, model: nn.Module, watched: Mapping[str, str], block
         try:
             logits = model(tokens)
             shape = tuple(logits.shape)
-        except Exception as error:  # whatever the user's code does
+        except (Exception, SystemExit) as error:  # whatever the user's code does
             raise ConfigError(f"{where}: forward fails ({type(error).__name__}: {error}); correct it") from error
         wanted = (1, spec.sequence_length, spec.vocabulary)
         if shape != wanted:
@@ -90,7 +90,7 @@ def _run(spec: WorkloadSpec, model: nn.Module, watched: Mapping[str, str], block
             loss = loss_of(model)(logits, tokens)
             backward[0] = True
             torch.autograd.backward(loss)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"{where}: loss or backward fails ({type(error).__name__}: {error})") from error
     unused = [name for name, _ in model.named_parameters() if name not in seen.order]
     if unused:

@@ -71,7 +71,7 @@ def _own(spec: WorkloadSpec) -> nn.Module:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(spec.seed)
             model: Any = builder(spec)
-    except Exception as error:  # whatever the user's code does
+    except (Exception, SystemExit) as error:  # whatever the user's code does
         raise ConfigError(
             f"workload {spec.name}: model {spec.model} cannot be built ({type(error).__name__}: {error}); correct it"
         ) from error

@@ -78,7 +78,7 @@ class Offer:
     def _call(self, piece: str, *arguments: Any) -> Any:
         try:
             return getattr(self.model, piece)(*arguments)
-        except Exception as error:  # whatever the user's code does
+        except (Exception, SystemExit) as error:  # whatever the user's code does
             raise ConfigError(f"{self.where}: {piece} fails ({type(error).__name__}: {error}); correct it") from error
 
     def _blocks(self) -> list[nn.Module]:
@@ -183,7 +183,7 @@ class Offer:
         try:
             between = parts[0](tokens)
             logits = parts[1](between)
-        except Exception as error:  # whatever the user's code does
+        except (Exception, SystemExit) as error:  # whatever the user's code does
             raise ConfigError(f"{self.where}: a stage fails ({type(error).__name__}: {error}); correct it") from error
         for name, tensor, wanted in (("first", between, None), ("last", logits, self.spec.vocabulary)):
             if not isinstance(tensor, torch.Tensor) or (wanted is not None and tensor.shape[-1] != wanted):

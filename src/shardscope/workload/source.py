@@ -75,7 +75,12 @@ def _key(spec: WorkloadSpec) -> str:
 
 
 def _folder(spec: WorkloadSpec) -> Path:
-    return Path(spec.model_path or ".").expanduser().resolve()
+    try:
+        return Path(spec.model_path or ".").expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"workload {spec.name}: model_path {spec.model_path!r} names no folder ({error}); correct it"
+        ) from error
 
 
 def _module_file(spec: WorkloadSpec) -> Path:

@@ -61,6 +61,9 @@ class WorkloadSpec(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
             )
         if self.model is None and (self.model_options or self.model_path is not None):
             raise ValueError(f"workload {self.name}: model_options and model_path belong to a `model`; name one")
+        for key, value in self.model_options.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"workload {self.name}: model_options.{key} must be finite, not {value}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"workload {self.name}: dtype {self.dtype!r} is not one of float32, bfloat16")
 
