@@ -20,6 +20,7 @@ import torch.distributed as dist
 from shardscope import strategies
 from shardscope.measure.parity import gradient_errors, judge
 from shardscope.measure.sidecar import Sidecar
+from shardscope.selection.node_predict import planned
 from shardscope.strategies.base import BuildContext
 from shardscope.workload.data import batch, load_corpus
 from shardscope.workload.spec import WorkloadSpec
@@ -136,7 +137,7 @@ def cases(world_size: int) -> Iterator[Case]:
         chosen.append((DEEP, ["pipeline_interleaved", "pipeline_zbv"]))
     for spec, names in chosen:
         for name in ("single", *names):
-            if strategies.get(name).not_applicable(spec, world_size) is None:
+            if not isinstance(planned(spec, name, strategies.resolve_parameters(name, {}), world_size), str):
                 yield f"{spec.name}/{name}", spec, name, {}, None
     for cap in (0.01, 0.05):
         yield f"tiny/ddp at {cap}", TINY, "ddp", {"bucket_cap_mb": cap}, None

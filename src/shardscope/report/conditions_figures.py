@@ -72,7 +72,11 @@ def curves(
                 axes.plot(x, y, color=colour, linestyle="--", linewidth=1, label=label)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%.3g"))
-        axes.yaxis.set_minor_formatter(mpl.ticker.FormatStrFormatter("%.3g"))
+        # Few enough labels not to overlap, on a logarithmic scale that spans a tenth or a factor of twenty.
+        low, high = axes.get_ylim()
+        wide = high > 4 * low
+        axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)) if wide else mpl.ticker.MaxNLocator(6))
+        axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
         axes.set_xticks(range(len(ticks)), list(ticks))
         axes.set_xlabel(words["x"])
         axes.set_ylabel(words["y"])
