@@ -130,7 +130,7 @@ def _runs(points: Sequence[SweptPoint]) -> list[Sentence]:
 
 
 def _crossovers(axis: AxisResult) -> list[Sentence]:
-    return [sentence("conditions.crossover.short", crossing=crossing) for crossing in axis.crossovers if crossing.leads]
+    return [sentence("conditions.crossover.short", crossing=crossing) for crossing in axis.leading]
 
 
 def _axis(axis: AxisResult, result: ConditionsResult) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _axis(axis: AxisResult, result: ConditionsResult) -> dict[str, Any]:
         "figure": Markup(f"{FIGURES}/{_file(axis)}"),
         "table": table,
         "crossovers": [sentence("conditions.crossover.long", crossing=crossing) for crossing in axis.crossovers],
-        "nothing": not alone and not any(crossing.leads for crossing in axis.crossovers),
+        "nothing": not alone and not axis.leading,
         "rates": _rates(axis),
         "reasons": _reasons(axis),
         "unchecked": axis.unchecked,
@@ -198,9 +198,7 @@ def figure(axis: AxisResult, result: ConditionsResult, say: Words) -> str:
     values = [point.value for point in axis.points]
     lines = [line for name in result.strategies if (line := _line(axis, name)).measured]
     spans = []
-    for crossing in axis.crossovers:
-        if not crossing.leads:
-            continue
+    for crossing in axis.leading:
         high = place(crossing.high, values)
         estimate = None if crossing.estimate is None else place(crossing.estimate, values)
         spans.append((place(crossing.low, values), high, estimate))

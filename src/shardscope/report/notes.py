@@ -64,18 +64,23 @@ def _costly_profiler(rows: Sequence[StrategyResult]) -> list[Sentence]:
     """Whose profiled steps are much slower than the plain ones: their shares are the profiled step's."""
     items = []
     for row in rows:
-        cost = row.run.profiler
-        if cost is not None and cost.plain_step_ns and cost.profiled_step_ns > COSTLY * cost.plain_step_ns:
-            slower = cost.profiled_step_ns / cost.plain_step_ns - 1
+        slower = _by_profiler(row)
+        if slower is not None and 1 + slower > COSTLY:
             items.append(sentence("note.profiler_item", name=row.name, cost=slower))
     return [sentence("note.profiler", items=items)] if items else []
 
 
 def profiler_costs(decision: Decision) -> tuple[float, float] | None:
     """The least and the greatest relative change of a step by the profiler; None where none was measured."""
-    found = [row.run.profiler for row in decision.strategies if row.ledger is not None]
-    costs = [cost.profiled_step_ns / cost.plain_step_ns - 1 for cost in found if cost and cost.plain_step_ns]
+    found = [_by_profiler(row) for row in decision.strategies if row.ledger is not None]
+    costs = [cost for cost in found if cost is not None]
     return (min(costs), max(costs)) if costs else None
+
+
+def _by_profiler(row: StrategyResult) -> float | None:
+    """Relative change of the step by the profiler."""
+    cost = row.run.profiler
+    return cost.profiled_step_ns / cost.plain_step_ns - 1 if cost is not None and cost.plain_step_ns else None
 
 
 def _steps(rows: Sequence[StrategyResult]) -> int:

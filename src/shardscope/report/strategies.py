@@ -93,8 +93,9 @@ def _judged(row: StrategyResult) -> dict[str, list[Any]]:
 
 def _cost(row: StrategyResult, base: StrategyResult | None) -> list[Sentence]:
     against = base.name if base is not None else None
-    found = _changes(row, Verdict.WORSE)
-    if not found:
+    worse = _changes(row, Verdict.WORSE)
+    found = list(worse)
+    if not worse:
         found.append(sentence("cost.none", against=against, **_judged(row)))
         shares = [
             sentence(f"cost.{field}", value=quantity.value, change=quantity.change)
@@ -117,7 +118,7 @@ def _cost(row: StrategyResult, base: StrategyResult | None) -> list[Sentence]:
         if base is not None and mine is not None and theirs is not None and mine > theirs:
             calls = [sum(volume.count for volume in each.volumes) for each in (row, base)]
             found.append(sentence("cost.sends", mine=mine, theirs=theirs, calls=calls, against=base.name))
-    elif _is(row.throughput, Verdict.NOT_JUDGED) and _changes(row, Verdict.WORSE):
+    elif _is(row.throughput, Verdict.NOT_JUDGED) and worse:
         found.append(sentence("cost.not_judged", reason=row.no_time_reason or "noise"))
     return found
 

@@ -3,7 +3,7 @@
 import math
 import statistics
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -57,17 +57,6 @@ def node_report(
     machine, calibration, samples, _ = found
     checks = tuple(_check(runs, name, calibration) for name in runs)
     judged = [check for check in checks if check.predicted.step_s is not None and not check.calibration]
-    steps = [abs(_error(check.predicted.step_s, check.step_s)) for check in judged]
-    memories = [
-        abs(_error(check.predicted.memory_bytes, check.memory_bytes))
-        for check in checks
-        if check.predicted.memory_bytes is not None and check.memory_bytes
-    ]
-    transfers = [
-        abs(_error(check.predicted.transfer_s, check.transfer_s))
-        for check in judged
-        if check.predicted.transfer_s is not None and check.transfer_s
-    ]
     ranked = [name for name in runs if rows[name].standing is Standing.ELIGIBLE and rows[name].time_evidence]
     measured = {name: runs[name].step_ns / NS for name in ranked}
     environment = runs[calibration].record.environment
@@ -77,9 +66,9 @@ def node_report(
     return NodeReport(
         here=machine,
         checks=checks,
-        step_error=statistics.median(steps) if steps else None,
-        memory_error=statistics.median(memories) if memories else None,
-        transfer_error=statistics.median(transfers) if transfers else None,
+        step_error=_median_error((each.predicted.step_s, each.step_s) for each in judged),
+        memory_error=_median_error((each.predicted.memory_bytes, each.memory_bytes) for each in checks),
+        transfer_error=_median_error((each.predicted.transfer_s, each.transfer_s) for each in judged),
         fastest=min(measured, key=lambda name: measured[name], default=None),
         nodes=tuple(table for table in tables if table is not None),
         calibration=calibration,
@@ -208,6 +197,7 @@ def _faster(rows: Mapping[str, StrategyResult], runs: Mapping[str, Run], one: st
     return math.log(runs[two].step_ns / runs[one].step_ns) > floor
 
 
-def _error(predicted: float | None, measured: float | None) -> float:
-    assert predicted is not None and measured
-    return predicted / measured - 1
+def _median_error(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    """Of (predicted, measured), by size; None where no pair has both."""
+    found = [abs(predicted / own - 1) for predicted, own in pairs if predicted is not None and own]
+    return statistics.median(found) if found else None

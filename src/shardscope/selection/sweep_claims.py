@@ -130,6 +130,11 @@ class AxisResult(Claim, kw_only=True, frozen=True):
     statements: tuple[Statement, ...]
     unchecked: str | None = None  # why no rate could be emulated
 
+    @property
+    def leading(self) -> tuple[Crossover, ...]:
+        """The crossovers of strategies that lead somewhere."""
+        return tuple(crossing for crossing in self.crossovers if crossing.leads)
+
 
 class GridCell(Claim, kw_only=True, frozen=True):
     """The leaders at one pair of values."""
